@@ -137,11 +137,11 @@ def complete(item):
 
 
 def order(number):
-    """Sort key of a target's number: P2 before P10 before A1 before AD1, the rest as text."""
-    found = re.match(r"(AD|[AP])(\d+)(.*)", number)
+    """Sort key of a target's number: P2 before P10 before A1 before AD1 before H1, the rest as text."""
+    found = re.match(r"(AD|[APH])(\d+)(.*)", number)
     if not found:
-        return (3, 0, number)
-    return (("P", "A", "AD").index(found.group(1)), int(found.group(2)), found.group(3))
+        return (4, 0, number)
+    return (("P", "A", "AD", "H").index(found.group(1)), int(found.group(2)), found.group(3))
 
 
 def machine():

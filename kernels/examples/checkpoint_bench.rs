@@ -145,6 +145,7 @@ fn made(rows: usize) -> Result<Table, Box<dyn Error>> {
         init_param: 1.0,
         frozen_keys: Vec::new(),
         admission_sketch_bytes: 0,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     })?)
 }
 

@@ -39,6 +39,7 @@ fn table(sketch_bytes: usize) -> Result<Arc<Table>> {
         init_param: 1.0,
         frozen_keys: Vec::new(),
         admission_sketch_bytes: sketch_bytes as u64,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     })?;
     Ok(Arc::new(table))
 }

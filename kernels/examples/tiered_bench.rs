@@ -99,6 +99,7 @@ fn run(sizes: &Sizes, ram_rows: Option<u64>, batches: &[Vec<i64>], ahead: bool) 
         init_param: 1.0,
         frozen_keys: Vec::new(),
         admission_sketch_bytes: 0,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     };
     let table = Arc::new(match ram_rows {
         None => Table::new(config)?,

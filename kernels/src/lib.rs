@@ -8,6 +8,7 @@
 mod batch;
 pub mod checkpoint;
 mod error;
+mod halves;
 mod history;
 mod ids;
 mod index;
@@ -42,6 +43,7 @@ pub use batch::{
     SparseBags, SparseRules, SplitKeys, Splitter, StitchTo,
 };
 pub use error::{Error, Kind, Result};
+pub use halves::{Rounding, RowDtype};
 pub use ids::{Ids, PADDING};
 pub use init::{Distribution, Initializer, Mode};
 pub use optim::{
@@ -52,7 +54,7 @@ pub use partition::{check_parts, Partition, BUCKETS};
 pub use pool::Pool;
 pub use table::{
     Absent, BagsOf, BatchRows, Export, Field, FieldUpdate, IdsOf, KeyBagsOf, KeyGradients, KeysOf,
-    Lease, Loading, LookupColumns, LookupGradients, Memory, Push, Pushed, RowGradients, RowsOf,
-    SharedKeys, Snapshot, Stats, Table, TableConfig, Target, Thresholds, TierConfig, TierStats,
-    MAX_CAPACITY, MAX_DIM,
+    Lease, Loading, LookupColumns, LookupGradients, Memory, Push, Pushed, RowGradients, RowStorage,
+    RowsOf, SharedKeys, Snapshot, Stats, Table, TableConfig, Target, Thresholds, TierConfig,
+    TierStats, MAX_CAPACITY, MAX_DIM,
 };

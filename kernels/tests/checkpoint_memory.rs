@@ -39,6 +39,7 @@ fn saving_and_loading_need_at_most_64_mib() {
             init_param: 1.0,
             frozen_keys: Vec::new(),
             admission_sketch_bytes: 0,
+            row_storage: mx_rec_kernels::RowStorage::default(),
         })
         .unwrap()
     };

@@ -52,6 +52,7 @@ fn memory_is_given_back_when_most_rows_are_evicted_in_random_order() {
                 init_param: 1.0,
                 frozen_keys: Vec::new(),
                 admission_sketch_bytes: 0,
+                row_storage: mx_rec_kernels::RowStorage::default(),
             })
             .unwrap(),
         );

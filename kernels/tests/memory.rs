@@ -29,6 +29,7 @@ fn memory_is_given_back_when_rows_go_and_when_the_table_does() {
         init_param: 1.0,
         frozen_keys: Vec::new(),
         admission_sketch_bytes: 0,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     })
     .unwrap();
     let ids: Vec<i64> = (0..600_000).collect();

@@ -56,6 +56,7 @@ fn table(directory: &Path) -> Arc<Table> {
         init_param: 1.0,
         frozen_keys: Vec::new(),
         admission_sketch_bytes: 0,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     };
     let tier = TierConfig {
         ram_rows: RAM_ROWS,

@@ -28,7 +28,8 @@ Below it stands what the program's variables became.
 
 Initial values of tables are other draws than TensorFlow's, so that losses are near each other, not
 equal. With --same-start both runs begin at the values of the variables and with one seed
-(scripts/lib/same_start.py), and a line tells how far the printed losses are from each other.
+(scripts/lib/same_start.py), and lines tell how far the printed losses are from each other, and how
+far from those of a third run, on variables that start a last bit off.
 
 What the programs need beside TensorFlow and mx_rec has to be in PYTHON (default: that of this
 checkout); docs/unchanged-programs.md has the commands. The exit code is 1 if a run failed.
@@ -178,16 +179,18 @@ def text_of(program: Program, results: Dict[str, Result]) -> str:
 
 
 def differences(results: Dict[str, Result]) -> str:
-    """A line: how far losses on tables are from those on variables, at steps that both printed."""
-    before, after = results["variables"].losses, results["tables"].losses
-    steps = sorted(set(before) & set(after))
-    if not steps:
-        return "    no losses to compare"
-    far = {step: abs(after[step] - before[step]) / max(abs(before[step]), 1e-30) for step in steps}
-    half = steps[:(len(steps) + 1) // 2]
-    return "    relative difference of {} losses from one start: first {:.1e}, most of the first " \
-        "half {:.1e}, of all {:.1e}".format(len(steps), far[steps[0]],
-                                            max(far[step] for step in half), max(far.values()))
+    """Lines: how far losses are from those on variables, at steps that both printed."""
+    lines = []
+    for form, what in (("tables", "on tables"),
+                       ("nudged", "on variables that start a last bit off")):
+        before, after = results["variables"].losses, results[form].losses
+        steps = sorted(set(before) & set(after))
+        far = [abs(after[step] - before[step]) / max(abs(before[step]), 1e-30) for step in steps]
+        shown = ["{}: {:.1e}".format(steps[at], far[at])
+                 for at in sorted({0, len(far) // 4, len(far) // 2, len(far) - 1}) if far]
+        lines.append("    relative difference of losses {}, by step: {}".format(
+            what, ", ".join(shown) or "none to compare"))
+    return "\n".join(lines)
 
 
 def plot(measured: Dict[str, Dict[str, Result]], path: str) -> None:
@@ -265,19 +268,19 @@ def main() -> int:
     try:
         for program in there:
             results = {}  # type: Dict[str, Result]
-            for form in ("variables", "tables"):
+            for form in ("variables", "tables") + ("nudged",) * options.same_start:
                 inside = place(program, os.path.abspath(options.dir), work, form, options.python)
                 os.chdir(inside)
                 arguments, report = program.prepare(), os.path.join(work, "report.json")
                 if os.path.exists(report):
                     os.remove(report)
-                launch = [] if form == "variables" else \
-                    ["-m", "mx_rec", "run", "--report", report] + program.options + more
+                launch = ["-m", "mx_rec", "run", "--report", report] + program.options + more \
+                    if form == "tables" else []
                 if options.same_start:
-                    launch += [SAME_START, "save" if form == "variables" else "load",
-                               os.path.join(work, "start.npz")]
+                    action = {"variables": "save", "tables": "load", "nudged": "nudge"}[form]
+                    launch += [SAME_START, action, os.path.join(work, "start.npz")]
                 results[form] = run([options.python] + launch + arguments, inside, program.loss,
-                                    options.timeout, report)
+                                    options.timeout, report if form == "tables" else "")
                 os.chdir(ROOT)
             failed = failed or any(one.code not in (0, None) for one in results.values())
             print(text_of(program, results), flush=True)

@@ -1,11 +1,12 @@
 """Runs a program from the initial values that a run of it had before, with the same seeds.
 
-    usage: same_start.py save|load FILE (SCRIPT | -m MODULE) [arguments]
+    usage: same_start.py save|load|nudge FILE (SCRIPT | -m MODULE) [arguments]
 
 `save` runs it as it is and writes all variables to FILE (NumPy's .npz) when they have their initial
 values; `load` gives variables, and tables in the place of variables, these values at that moment.
-Random numbers of TensorFlow, NumPy and Python have one seed in both, unless the program sets its
-own, so that losses can be compared step by step.
+`nudge` gives each float the one next to it: what that changes is what rounding may change. Random
+numbers of TensorFlow, NumPy and Python have one seed in all, unless the program sets its own, so
+that losses can be compared step by step.
 """
 
 import os
@@ -25,7 +26,7 @@ class Start:
     """The moment at which the variables of the first graph have their initial values.
 
     Args:
-        action: "save" or "load".
+        action: "save", "load" or "nudge".
         path: The file.
     """
 
@@ -89,6 +90,9 @@ class Start:
         if names != set(values):
             raise SystemExit("same_start: other variables than in {}: {}".format(
                 self._path, ", ".join(sorted(names ^ set(values)))))
+        if self._action == "nudge":
+            values = {name: np.nextafter(value, np.inf, dtype=value.dtype)
+                      if value.dtype.kind == "f" else value for name, value in values.items()}
         for one in variables:
             value = v1.placeholder(one.dtype.base_dtype, one.shape)
             self._run(session, v1.assign(one, value).op, {value: values[one.name]})
@@ -99,7 +103,7 @@ class Start:
 def main() -> None:
     """Runs what the command line asks for."""
     action, path, target = sys.argv[1:4]
-    if action not in ("save", "load"):
+    if action not in ("save", "load", "nudge"):
         raise SystemExit(__doc__)
     random.seed(_SEED)
     np.random.seed(_SEED)

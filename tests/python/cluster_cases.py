@@ -217,7 +217,7 @@ def run_alone(code, **variables):
 # from batch FIRST to LAST under a MonitoredTrainingSession, and prints what all keys look up afterwards.
 MODEL = """
 import time
-from mx_rec.optimizers import adagrad, adam, ftrl, gradient_descent, lazy_adam, momentum, rmsprop
+from mx_rec.optimizers import adagrad, adam, ftrl, gradient_descent, lazy_adam, momentum, rmsprop, rowwise_adagrad
 OPTIMIZERS = {
     "adagrad": lambda: adagrad.create_hash_optimizer(0.1),
     "ftrl": lambda: ftrl.create_hash_optimizer(0.1),
@@ -228,6 +228,7 @@ OPTIMIZERS = {
     "adam": lambda: adam.create_hash_optimizer(tf.compat.v1.train.exponential_decay(0.05, step, 5, 0.5)),
     "momentum": lambda: momentum.create_hash_optimizer(0.1, 0.9, enable_nesterov=True),
     "rmsprop": lambda: rmsprop.create_hash_optimizer(0.05, momentum=0.5),
+    "rowwise": lambda: rowwise_adagrad.create_hash_optimizer(0.1),
     "centered": lambda: rmsprop.create_hash_optimizer(0.05, momentum=0.5, epsilon=1e-3, centered=True),
 }
 KEYS = np.arange(-5, 60, dtype=np.int64) * 977
@@ -241,9 +242,10 @@ with tf.device(device):
     ids = tf.compat.v1.placeholder(tf.int64, [None], name="ids")
     labels = tf.compat.v1.placeholder(tf.float32, [None], name="labels")
     uniform = lambda seed: tf.compat.v1.random_uniform_initializer(-1, 1, seed=seed)
-    items = create_table(tf.int64, 4, "items", uniform(3), device_vocabulary_size=500)
+    dtype = os.environ.get("ROW_DTYPE", "float32")
+    items = create_table(tf.int64, 4, "items", uniform(3), device_vocabulary_size=500, row_dtype=dtype)
     users = create_table(tf.int64, 8, "users", uniform(int(os.environ.get("SEED", 4))), device_vocabulary_size=500,
-                         padding_keys=[977], padding_keys_mask=True, padding_keys_len=1)
+                         row_dtype=dtype, padding_keys=[977], padding_keys_mask=True, padding_keys_len=1)
     if os.environ.get("MANY"):
         found = sparse_lookup_many([items, users, items], [ids, ids // 2, ids + 977], modify_graph=True)
     else:

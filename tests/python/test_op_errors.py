@@ -48,6 +48,8 @@ HYPER = {
     "nadam": lambda a: [a.lr, a.beta, a.beta, a.beta, a.beta, a.epsilon],
     "scheduled_nadam": lambda a: [a.lr, a.beta, a.beta, a.epsilon] + [a.beta] * 5,
     "adamax": lambda a: [a.lr, a.beta, a.beta, a.beta, a.epsilon],
+    "rowwise_adagrad": lambda a: [a.lr, a.accumulator, a.epsilon],
+    "rowwise_adam": lambda a: [a.lr, a.beta, a.beta, a.beta, a.beta, a.epsilon],
     "ftrl": lambda a: [a.lr, a.power, a.accumulator, a.zero, a.zero, a.zero],
     **{rule: lambda a: [a.lr, a.beta, a.half, a.epsilon, a.accumulator] for rule in ("rmsprop", "centered_rmsprop")},
 }

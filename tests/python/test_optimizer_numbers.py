@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import support
-from optimizer_cases import CASES, OF_UNCHANGED_MODELS, ONE_OF_EACH, ids_of
+from optimizer_cases import CASES, OF_NUMPY, OF_UNCHANGED_MODELS, ONE_OF_EACH, ids_of
 
 ROWS = 50
 STEPS = 30
@@ -48,7 +48,7 @@ def scale_of(history):
 
 
 def test_every_optimizer_of_the_plugin_has_a_case():
-    assert {case.op for case in CASES + OF_UNCHANGED_MODELS} == set(support.optimizers())
+    assert {case.op for case in CASES + OF_UNCHANGED_MODELS} | set(OF_NUMPY) == set(support.optimizers())
 
 
 # All widths for each optimizer, and two of them for its other numbers.

@@ -279,6 +279,7 @@ mod tests {
             init_param: 1.0,
             frozen_keys: Vec::new(),
             admission_sketch_bytes: 0,
+            row_storage: mx_rec_kernels::RowStorage::default(),
         })?);
         start();
         note(&table);

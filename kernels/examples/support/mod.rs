@@ -3,11 +3,16 @@
 
 pub(crate) mod arguments;
 
-use mx_rec_kernels::{Ids, Initializer, Pool, Result, Table, TableConfig};
+use mx_rec_kernels::{Ids, Initializer, Pool, Result, RowDtype, RowStorage, Table, TableConfig};
 use std::time::Instant;
 
 /// A table of `rows` rows at most.
 pub(crate) fn table(dim: usize, rows: u64) -> Result<Table> {
+    table_of(dim, rows, RowDtype::Float32)
+}
+
+/// A table of `rows` rows at most, whose embeddings have values of a type.
+pub(crate) fn table_of(dim: usize, rows: u64, dtype: RowDtype) -> Result<Table> {
     Table::new(TableConfig {
         name: "bench".into(),
         dim,
@@ -20,6 +25,10 @@ pub(crate) fn table(dim: usize, rows: u64) -> Result<Table> {
         init_param: 1.0,
         frozen_keys: Vec::new(),
         admission_sketch_bytes: 0,
+        row_storage: RowStorage {
+            dtype,
+            ..RowStorage::default()
+        },
     })
 }
 

@@ -11,7 +11,8 @@
 use super::format::{damaged, named, refused, ATTRIBUTE, BLOCK_BYTES, DATA, MANIFEST};
 use super::manifest::Recorded;
 use super::parts::open;
-use crate::{Pool, Result};
+use crate::halves::{from_bytes, Half};
+use crate::{Pool, Result, RowDtype};
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io::{self, Read};
@@ -130,6 +131,8 @@ pub(super) struct Column<'m> {
     path: PathBuf,
     file: File,
     width: u64,
+    /// The type of its values; keys have none.
+    dtype: RowDtype,
     recorded: Option<&'m Recorded>,
     /// The checksum of what was read so far.
     crc: u32,
@@ -162,9 +165,30 @@ impl<'m> Column<'m> {
             path,
             file,
             width,
+            dtype: RowDtype::Float32,
             recorded,
             crc: 0,
         })
+    }
+
+    /// [`Column::open`] of records of `count` values.
+    pub(super) fn of_values(
+        dir: &Path,
+        name: &str,
+        rows: u64,
+        (count, dtype): (u64, RowDtype),
+        verdicts: &mut Verdicts<'m>,
+    ) -> Result<Self> {
+        let width = count.saturating_mul(dtype.bytes() as u64);
+        let column = Self::open(dir, name, rows, width, verdicts)?;
+        Ok(Self { dtype, ..column })
+    }
+
+    /// Values of a record.
+    pub(super) fn count(&self) -> u64 {
+        self.width
+            .checked_div(self.dtype.bytes() as u64)
+            .unwrap_or(0)
     }
 
     /// After all blocks: compares the checksum.
@@ -203,6 +227,7 @@ impl<'m> Column<'m> {
 enum Place<'v> {
     Keys(&'v mut [i64]),
     Floats(&'v mut [f32]),
+    Halves(Half, &'v mut [f32]),
 }
 
 impl Place<'_> {
@@ -211,6 +236,7 @@ impl Place<'_> {
         match self {
             Place::Keys(keys) => size_of_val(*keys),
             Place::Floats(floats) => size_of_val(*floats),
+            Place::Halves(_, values) => values.len().saturating_mul(2),
         }
     }
 
@@ -229,6 +255,7 @@ impl Place<'_> {
                     .zip(words)
                     .for_each(|(float, &word)| *float = f32::from_le_bytes(word));
             }
+            Place::Halves(half, values) => from_bytes(*half, bytes, values),
         }
     }
 }
@@ -255,12 +282,12 @@ pub(super) fn read<'m>(
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     key_values.resize(count, 0);
     let mut sums: Vec<Vec<(u32, usize)>> = Vec::new();
-    let pieces_of = |bytes: usize| vec![(0, 0); bytes.div_ceil(BLOCK_BYTES)];
-    sums.push(pieces_of(count.saturating_mul(8)));
+    let pieces_of = |values: usize, of_block: usize| vec![(0, 0); values.div_ceil(of_block)];
+    sums.push(pieces_of(count, BLOCK_BYTES / 8));
     for (column, values) in columns.iter().zip(values.iter_mut()) {
-        let floats = usize::try_from(column.width / 4).unwrap_or(usize::MAX);
-        values.resize(count.saturating_mul(floats), 0.0);
-        sums.push(pieces_of(size_of_val(values.as_slice())));
+        let of_row = usize::try_from(column.count()).unwrap_or(usize::MAX);
+        values.resize(count.saturating_mul(of_row), 0.0);
+        sums.push(pieces_of(values.len(), BLOCK_BYTES / 4));
     }
     let mut pieces = Vec::new();
     let mut rest = sums.iter_mut();
@@ -269,7 +296,12 @@ pub(super) fn read<'m>(
         cut(keys, first, places, sums, &mut pieces);
     }
     for ((column, values), sums) in columns.iter().zip(values.iter_mut()).zip(rest) {
-        let places = values.chunks_mut(BLOCK_BYTES / 4).map(Place::Floats);
+        let half = column.dtype.half();
+        let places = values.chunks_mut(BLOCK_BYTES / 4);
+        let places = places.map(|values| match half {
+            None => Place::Floats(values),
+            Some(half) => Place::Halves(half, values),
+        });
         cut(column, first, places, sums, &mut pieces);
     }
     let buffers: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());

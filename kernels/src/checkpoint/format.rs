@@ -1,6 +1,6 @@
 //! Names, attributes and errors that the writer and the reader of checkpoints share.
 
-use crate::{Error, Kind, Result, SlotSpec};
+use crate::{Error, Kind, Result, RowDtype, SlotSpec};
 use rustix::fs::statvfs;
 use std::io;
 use std::path::Path;
@@ -56,9 +56,9 @@ pub(super) fn key_attribute(rows: u64) -> Vec<u8> {
     words(&[rows, KEY_BYTES])
 }
 
-/// The attribute file of embeddings and slots: `n, dim, 4`.
-pub(super) fn float_attribute(rows: u64, dim: usize) -> Vec<u8> {
-    words(&[rows, dim as u64, FLOAT_BYTES])
+/// The attribute file of embeddings and slots: `n, values of a row, bytes of a value`.
+pub(super) fn value_attribute(rows: u64, count: usize, dtype: RowDtype) -> Vec<u8> {
+    words(&[rows, count as u64, dtype.bytes() as u64])
 }
 
 fn words(words: &[u64]) -> Vec<u8> {
@@ -166,8 +166,11 @@ mod tests {
             key_attribute(258),
             [2, 1, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0]
         );
-        assert_eq!(float_attribute(1, 16).len(), 24);
-        assert_eq!(float_attribute(1, 16)[8..10], [16, 0]);
+        assert_eq!(value_attribute(1, 16, crate::RowDtype::Float32).len(), 24);
+        assert_eq!(
+            value_attribute(1, 16, crate::RowDtype::Float32)[8..10],
+            [16, 0]
+        );
     }
 
     #[test]
@@ -198,7 +201,12 @@ mod tests {
     fn a_slot_that_cannot_be_saved_is_refused_by_its_name() {
         let check = |name: &'static str, initial| {
             let name = name.into();
-            check_slot(&SlotSpec { name, initial }).map_err(|error| error.to_string())
+            check_slot(&SlotSpec {
+                name,
+                initial,
+                per_row: false,
+            })
+            .map_err(|error| error.to_string())
         };
         assert_eq!(check("Own_m", -0.5), Ok(()));
         for (name, initial) in [("a/b", 0.0), ("key", 0.0), ("m", f32::INFINITY)] {

@@ -25,6 +25,7 @@ fn table() -> Arc<Table> {
         init_param: 1.0,
         frozen_keys: vec![],
         admission_sketch_bytes: 0,
+        row_storage: crate::RowStorage::default(),
     });
     Arc::new(table.unwrap())
 }

@@ -5,7 +5,7 @@ use super::format::{damaged, is_slot_name, named, MANIFEST, MAX_SLOTS, STEPS, TE
 use super::manifest_v1::ManifestV1;
 use super::parts::open;
 use super::whole::Seal;
-use crate::{Error, Kind, Result, SlotSpec, TableConfig};
+use crate::{Error, Kind, Result, RowDtype, RowStorage, SlotSpec, TableConfig};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{json, Value};
@@ -18,6 +18,10 @@ const PLAIN: u32 = 2;
 
 /// The version of a delta with steps: readers of earlier versions would leave them out.
 const WITH_STEPS: u32 = 3;
+
+/// The version of a table with embeddings of 2 bytes a value, or with slots of one float a row:
+/// readers of earlier versions would take them for damaged.
+const WITH_FORMS: u32 = 4;
 
 /// A longer manifest is none.
 const LIMIT: u64 = 1 << 20;
@@ -52,6 +56,10 @@ pub(super) struct Manifest {
     pub(super) dim: u64,
     /// Slots in the order of a row, with the values at which new rows start.
     pub(super) slots: Vec<SlotSpec>,
+    /// The type of the embeddings' values.
+    pub(super) row_dtype: RowDtype,
+    /// How many updates there were, if embeddings have 2 bytes a value.
+    pub(super) updates: u64,
     /// Whether these are only the rows that changed since an earlier save.
     pub(super) is_delta: bool,
     /// All other files, from version 2 on.
@@ -91,6 +99,8 @@ impl Manifest {
             rows: text.rows,
             dim: text.dim,
             slots: text.slots,
+            row_dtype: RowDtype::Float32,
+            updates: 0,
             is_delta: false,
             files: None,
             config: None,
@@ -104,10 +114,10 @@ impl Manifest {
             damaged("the manifest cannot be understood", path).with("cause", cause)
         };
         let json: Json = serde_json::from_slice(bytes).map_err(|error| refused(&error))?;
-        if ![PLAIN, WITH_STEPS].contains(&json.version) {
+        if !(PLAIN..=WITH_FORMS).contains(&json.version) {
             return Err(damaged("the manifest is of another version", path)
                 .with("version", json.version)
-                .with("known", WITH_STEPS));
+                .with("known", WITH_FORMS));
         }
         let crc = own_checksum(bytes).ok_or_else(|| refused(&"its checksum is not at the end"))?;
         if crc != json.manifest_crc32c {
@@ -127,16 +137,23 @@ impl Manifest {
             slots.push(SlotSpec {
                 name: slot.name.into(),
                 initial: slot.initial,
+                per_row: slot.per_row,
             });
         }
         let dim = json.table.get("dim").and_then(Value::as_u64);
         let dim = dim.ok_or_else(|| refused(&"the table has no dim"))?;
+        let stored = match json.table.get("row_storage") {
+            None => RowStorage::default(),
+            Some(stored) => RowStorage::deserialize(stored).map_err(|error| refused(&error))?,
+        };
         Ok(Manifest {
             version: json.version,
             path: path.to_owned(),
             rows: json.rows,
             dim,
             slots,
+            row_dtype: stored.dtype,
+            updates: json.updates,
             is_delta: json.delta,
             files: Some(json.files),
             config: Some(json.table),
@@ -155,7 +172,7 @@ impl Manifest {
     }
 
     /// The bytes of the manifest of a table with these files. `configured` is of its history, if it
-    /// has one.
+    /// has one, and `updates` of embeddings of 2 bytes a value.
     ///
     /// # Errors
     /// `Internal` if it would be longer than a reader reads.
@@ -164,13 +181,21 @@ impl Manifest {
         rows: u64,
         slots: &[SlotSpec],
         is_delta: bool,
-        configured: Option<Option<u32>>,
+        (configured, updates): (Option<Option<u32>>, Option<u64>),
         files: &[Recorded],
     ) -> Result<Vec<u8>> {
-        let slot = |slot: &SlotSpec| json!({"name": slot.name, "initial": slot.initial});
+        let has_forms = updates.is_some() || slots.iter().any(|slot| slot.per_row);
+        let slot = |slot: &SlotSpec| match slot.per_row {
+            false => json!({"name": slot.name, "initial": slot.initial}),
+            true => json!({"name": slot.name, "initial": slot.initial, "per_row": true}),
+        };
         let slots: Vec<Value> = slots.iter().map(slot).collect();
         let has_steps = files.iter().any(|file| file.path == STEPS);
-        let version = if has_steps { WITH_STEPS } else { PLAIN };
+        let version = match (has_forms, has_steps) {
+            (true, _) => WITH_FORMS,
+            (_, true) => WITH_STEPS,
+            _ => PLAIN,
+        };
         let mut body = json!({
             "version": version,
             "table": config,
@@ -181,6 +206,9 @@ impl Manifest {
         });
         if let (Some(access), Some(body)) = (configured, body.as_object_mut()) {
             body.insert("history".into(), json!({"configured_access": access}));
+        }
+        if let (Some(updates), Some(body)) = (updates, body.as_object_mut()) {
+            body.insert("updates".into(), updates.into());
         }
         let failed = |cause: &dyn Display| {
             Error::new(Kind::Internal, "the manifest cannot be written").with("cause", cause)
@@ -252,6 +280,8 @@ struct Json {
     files: Vec<Recorded>,
     #[serde(default)]
     history: Option<JsonHistory>,
+    #[serde(default)]
+    updates: u64,
     #[serde(deserialize_with = "read_digits")]
     manifest_crc32c: u32,
 }
@@ -265,6 +295,8 @@ struct JsonHistory {
 struct JsonSlot {
     name: String,
     initial: f32,
+    #[serde(default)]
+    per_row: bool,
 }
 
 fn read_digits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
@@ -297,6 +329,7 @@ mod tests {
             init_param: 0.5,
             frozen_keys: vec![i64::MIN, 3],
             admission_sketch_bytes: 0,
+            row_storage: crate::RowStorage::default(),
         }
     }
 
@@ -304,13 +337,14 @@ mod tests {
         let slots = [SlotSpec {
             name: "Ftrl_accum".into(),
             initial: 0.1,
+            per_row: false,
         }];
         let files = [Recorded {
             path: "key/slice.data".into(),
             bytes: 24,
             crc32c: 0xab,
         }];
-        Manifest::bytes(&config(), 3, &slots, false, Some(Some(7)), &files).unwrap()
+        Manifest::bytes(&config(), 3, &slots, false, (Some(Some(7)), None), &files).unwrap()
     }
 
     fn read(bytes: &[u8]) -> Result<Manifest> {
@@ -355,7 +389,7 @@ mod tests {
     #[test]
     fn another_version_and_bad_slots_are_refused_by_name() {
         for (from, to, message) in [
-            ("\"version\": 2", "\"version\": 4", "another version"),
+            ("\"version\": 2", "\"version\": 5", "another version"),
             ("Ftrl_accum", "../x", "no name"),
             ("\"dim\"", "\"dims\"", "no dim"),
             ("000000ab", "ab", "eight hexadecimal digits"),

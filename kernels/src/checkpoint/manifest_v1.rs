@@ -57,6 +57,7 @@ fn slot(line: &str) -> Option<SlotSpec> {
     let well_formed = bits.len() == 8 && super::format::is_slot_name(name);
     let initial = f32::from_bits(u32::from_str_radix(bits, 16).ok()?);
     (well_formed && initial.is_finite()).then(|| SlotSpec {
+        per_row: false,
         name: name.to_owned().into(),
         initial,
     })
@@ -75,6 +76,7 @@ mod tests {
         let slot = |name: &'static str, initial| SlotSpec {
             name: name.into(),
             initial,
+            per_row: false,
         };
         let expected = ManifestV1 {
             rows: 3,

@@ -62,8 +62,14 @@ pub(super) fn sources(dir: &Path, wanted: Option<Partition>) -> Result<Vec<Sourc
     Ok(found)
 }
 
-/// Keeps the keys that a part holds, and their rows in each of `columns`, of `dim` floats a row.
-pub(super) fn retain(part: Partition, keys: &mut Vec<i64>, columns: &mut [Vec<f32>], dim: usize) {
+/// Keeps the keys that a part holds, and their rows in each of `columns`, of as many floats a row as
+/// `widths` says.
+pub(super) fn retain(
+    part: Partition,
+    keys: &mut Vec<i64>,
+    columns: &mut [Vec<f32>],
+    widths: &[usize],
+) {
     let mut kept = 0;
     for at in 0..keys.len() {
         if !part.holds(keys[at]) {
@@ -71,12 +77,14 @@ pub(super) fn retain(part: Partition, keys: &mut Vec<i64>, columns: &mut [Vec<f3
         }
         if kept < at {
             keys[kept] = keys[at];
-            for column in columns.iter_mut() {
-                column.copy_within(at * dim..(at + 1) * dim, kept * dim);
+            for (column, &width) in columns.iter_mut().zip(widths) {
+                column.copy_within(at * width..(at + 1) * width, kept * width);
             }
         }
         kept += 1;
     }
     keys.truncate(kept);
-    columns.iter_mut().for_each(|one| one.truncate(kept * dim));
+    for (column, &width) in columns.iter_mut().zip(widths) {
+        column.truncate(kept * width);
+    }
 }

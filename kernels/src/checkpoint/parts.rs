@@ -78,6 +78,7 @@ pub(super) fn find_slots(dir: &Path) -> Result<Vec<SlotSpec>> {
         slots.push(SlotSpec {
             name: name.into(),
             initial,
+            per_row: false,
         });
     }
     slots.sort_by(|a, b| a.name.cmp(&b.name));

@@ -21,7 +21,10 @@ use super::steps::{catch_up, SkippedSteps};
 use super::whole::check_membership;
 use crate::partition::Partition;
 use crate::table::BuiltContent;
-use crate::{Error, Kind, Loading, Pool, Result, SlotSpec, Table, MAX_CAPACITY};
+use crate::{
+    Error, Kind, Loading, Pool, Result, Rounding, RowDtype, RowStorage, SlotSpec, Table,
+    MAX_CAPACITY,
+};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -234,6 +237,11 @@ fn build(
     }
     links.reverse();
     steps.reverse();
+    let rounding = expect_dtypes(table, &manifests, &found)?;
+    let updates = manifests.iter().zip(&found);
+    let updates = updates.filter(|(_, (at, _))| *at == newest);
+    let updates = updates.filter_map(|(manifest, _)| Some(manifest.as_ref()?.updates));
+    let updates = updates.max().unwrap_or(0);
     let mut specs = table.slots();
     // The newest says where new rows start.
     for slot in links.iter().rev().flat_map(|link| &link.slots) {
@@ -241,7 +249,21 @@ fn build(
             specs.push(slot.clone());
         }
     }
+    for slot in links.iter().flat_map(|link| &link.slots) {
+        if let Some(spec) = specs.iter().find(|spec| spec.name == slot.name) {
+            if spec.per_row != slot.per_row {
+                return Err(Error::invalid(
+                    "a slot of the checkpoint has a float for each column and that of the table one \
+                     for the row, or the other way round",
+                )
+                .with("table", &table.config().name)
+                .with("slot", &slot.name));
+            }
+        }
+    }
     table.build_content(pool, &specs, most, &mut |loading| {
+        loading.round(rounding);
+        loading.set_updates(updates);
         for (link, (at, _)) in links.iter_mut().zip(&found) {
             let later = steps.iter().filter(|(later, _)| later > at);
             let later: Vec<_> = later.map(|(_, steps)| steps).collect();
@@ -267,8 +289,6 @@ struct Link<'m> {
     /// The part whose keys are wanted, if not all are.
     only: Option<Partition>,
     rows: u64,
-    /// Bytes of a row in each file of floats.
-    width: u64,
     /// The slots to load.
     slots: Vec<SlotSpec>,
     keys: Column<'m>,
@@ -324,7 +344,8 @@ impl<'m> Link<'m> {
         let (slots, unwanted): (Vec<SlotSpec>, Vec<SlotSpec>) =
             on_disk.into_iter().partition(|slot| wanted(&slot.name));
         let keys = Column::open(dir, KEY, rows, KEY_BYTES, &mut verdicts)?;
-        let width = (table.dim() as u64).saturating_mul(FLOAT_BYTES);
+        let row_dtype = manifest.map_or(RowDtype::Float32, |manifest| manifest.row_dtype);
+        let dim = table.dim() as u64;
         let mut columns = Vec::new();
         let moments = SkippedSteps::slots().filter(|_| waits);
         let hidden = unwanted.iter().map(|slot| slot.name.as_ref());
@@ -335,8 +356,15 @@ impl<'m> Link<'m> {
             .collect();
         for &name in &names {
             verdicts.attribute(name)?;
-            check_floats(table, &dir.join(name), rows)?;
-            columns.push(Column::open(dir, name, rows, width, &mut verdicts)?);
+            let one = slots.iter().find(|slot| slot.name == name && slot.per_row);
+            let dtype = if name == EMBEDDING {
+                row_dtype
+            } else {
+                RowDtype::Float32
+            };
+            let form = (one.map_or(dim, |_| 1), dtype);
+            check_values(table, &dir.join(name), rows, form)?;
+            columns.push(Column::of_values(dir, name, rows, form, &mut verdicts)?);
         }
         let place = |moment| names.iter().position(|name| *name == moment);
         let moments: Vec<usize> = moments.filter_map(place).collect();
@@ -372,7 +400,6 @@ impl<'m> Link<'m> {
             holds: source.partition,
             only,
             rows,
-            width,
             keys,
             columns,
             // A row without one of them was saved before its first step.
@@ -415,10 +442,11 @@ impl<'m> Link<'m> {
             .iter()
             .map(|spec| self.slots.iter().position(|slot| slot.name == spec.name))
             .collect();
+        let width = (loading.dim() as u64).saturating_mul(FLOAT_BYTES);
         let record = specs
             .iter()
-            .fold(KEY_BYTES.saturating_add(self.width), |sum, _| {
-                sum.saturating_add(self.width)
+            .fold(KEY_BYTES.saturating_add(width), |sum, _| {
+                sum.saturating_add(width)
             });
         let most = LOAD_BYTES.checked_div(record).unwrap_or(0).max(1);
         let mut made_up: Vec<Vec<f32>> = vec![Vec::new(); specs.len()];
@@ -438,7 +466,9 @@ impl<'m> Link<'m> {
                 return Err(error.with("key", key));
             }
             if let Some(part) = self.only {
-                retain(part, &mut keys, &mut values, loading.dim());
+                let widths = self.columns.iter().map(Column::count);
+                let widths: Vec<usize> = widths.map(|count| count as usize).collect();
+                retain(part, &mut keys, &mut values, &widths);
             }
             let moments = self.moments.map(|[m, v]| [0, m, v]);
             if let Some(Ok(found)) = moments.map(|places| values.get_disjoint_mut(places)) {
@@ -449,7 +479,8 @@ impl<'m> Link<'m> {
                 break;
             };
             for (slot, spec) in made_up.iter_mut().zip(specs) {
-                slot.resize(embedding.len(), spec.initial);
+                let floats = keys.len().saturating_mul(spec.floats(loading.dim()));
+                slot.resize(floats, spec.initial);
             }
             let slots: Vec<&[f32]> = sources
                 .iter()
@@ -489,12 +520,56 @@ fn check_keys(table: &Table, dir: &Path, most: u64) -> Result<u64> {
     Ok(rows)
 }
 
-/// Checks the attribute of the embeddings or of a slot.
-fn check_floats(table: &Table, dir: &Path, rows: u64) -> Result<()> {
+/// How the load rounds embeddings to 2 bytes a value.
+///
+/// # Errors
+/// `InvalidArgument` for embeddings of another type than the table's, unless it converts them.
+fn expect_dtypes(
+    table: &Table,
+    manifests: &[Option<Manifest>],
+    found: &[(usize, Source)],
+) -> Result<Rounding> {
+    let config = table.config();
+    let RowStorage {
+        dtype, conversion, ..
+    } = config.row_storage;
+    for (manifest, (_, source)) in manifests.iter().zip(found) {
+        let saved = manifest.as_ref();
+        let saved = saved.map_or(RowDtype::Float32, |manifest| manifest.row_dtype);
+        if saved == dtype {
+            continue;
+        }
+        return conversion.ok_or_else(|| {
+            Error::invalid(
+                "the checkpoint has rows of another type than the table: \
+                 create_table(row_conversion=\"nearest\") or \"stochastic\" converts them",
+            )
+            .with("table", &config.name)
+            .with("checkpoint_row_dtype", saved)
+            .with("row_dtype", dtype)
+            .with("path", source.dir.display())
+        });
+    }
+    Ok(Rounding::Nearest)
+}
+
+/// Checks the attribute of the embeddings or of a slot, of so many values of a type.
+fn check_values(
+    table: &Table,
+    dir: &Path,
+    rows: u64,
+    (count, dtype): (u64, RowDtype),
+) -> Result<()> {
     let [found, dim, size] = attribute(dir)?;
     let path = dir.join(ATTRIBUTE);
-    check_width(size, FLOAT_BYTES, &path)?;
-    check_dim(table, dim, &path)?;
+    check_width(size, dtype.bytes() as u64, &path)?;
+    if count == table.dim() as u64 {
+        check_dim(table, dim, &path)?;
+    } else if dim != count {
+        return Err(damaged("a slot has another number of values a row", &path)
+            .with("values", dim)
+            .with("expected", count));
+    }
     if found != rows {
         return Err(damaged(
             "a part has another number of rows than there are keys",

@@ -2,13 +2,14 @@
 //! they belong.
 
 use super::format::{
-    float_attribute, key_attribute, named, refused, written, ATTRIBUTE, BLOCK_BYTES, DATA,
-    EMBEDDING, FLOAT_BYTES, KEY, KEY_BYTES,
+    key_attribute, named, refused, value_attribute, written, ATTRIBUTE, BLOCK_BYTES, DATA,
+    EMBEDDING, KEY, KEY_BYTES,
 };
 use super::manifest::Recorded;
+use crate::halves::push_bytes;
 use crate::mem::start_writeback;
 use crate::table::Window;
-use crate::{Pool, Result, Snapshot};
+use crate::{Pool, Result, RowDtype, Snapshot};
 use parking_lot::Mutex;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Write;
@@ -95,25 +96,35 @@ pub(super) fn sync_dir(dir: &Path) -> Result<()> {
 /// `Io` for what the system refuses, with the file; `ResourceExhausted` without memory.
 pub(super) fn write_rows(
     snapshot: &Snapshot<'_>,
-    dim: usize,
     pool: &Pool,
     dir: &Path,
     keep: &(dyn Fn(u32) -> bool + Sync),
 ) -> Result<(u64, Vec<Written>)> {
-    let mut parts = vec![PartWriter::create(dir, KEY, KEY_BYTES)?];
-    let width = FLOAT_BYTES * dim as u64;
-    parts.push(PartWriter::create(dir, EMBEDDING, width)?);
-    for slot in snapshot.slots() {
-        parts.push(PartWriter::create(dir, &slot.name, width)?);
+    let (layout, slots) = (snapshot.layout(), snapshot.slots());
+    let mut parts = vec![PartWriter::create(dir, KEY, KEY_BYTES, None)?];
+    let embedding = Values {
+        start: 0,
+        count: layout.dim,
+        dtype: layout.dtype,
+    };
+    parts.push(PartWriter::of_values(dir, EMBEDDING, embedding)?);
+    for (at, slot) in slots.iter().enumerate() {
+        let values = Values {
+            start: layout.start(slots, at),
+            count: slot.floats(layout.dim),
+            dtype: RowDtype::Float32,
+        };
+        parts.push(PartWriter::of_values(dir, &slot.name, values)?);
     }
-    let most = (BLOCK_BYTES as u64 / width.max(KEY_BYTES)).max(1) as usize;
+    let widest = parts.iter().map(|part| part.width).max().unwrap_or(1);
+    let most = (BLOCK_BYTES as u64 / widest).max(1) as usize;
     let buffers = Mutex::new(Vec::new());
     let mut rows = 0;
     let in_memory = |row: u32| keep(row) && snapshot.is_in_memory(row);
     snapshot.windows(pool, &in_memory, &mut |window| {
         let blocks = blocks(window, most, &mut rows);
         let sums = sum_and_write(pool, &blocks, &buffers, |block, buffer| {
-            block.write(snapshot, window, dim, &parts, buffer)
+            block.write(snapshot, window, &parts, buffer)
         })?;
         for (block, sums) in blocks.iter().zip(sums) {
             for (part, sum) in parts.iter_mut().zip(sums) {
@@ -123,8 +134,9 @@ pub(super) fn write_rows(
         Ok(())
     })?;
     // Rows on disk come last, in the order in which they lie there.
-    snapshot.each_on_disk(pool, keep, &mut |keys, floats| {
-        let sums = write_records(pool, &parts, rows, dim, (keys, floats))?;
+    let width = layout.width(slots);
+    snapshot.each_on_disk(pool, keep, &mut |keys, records| {
+        let sums = write_records(pool, &parts, rows, width, (keys, records))?;
         for (part, sum) in parts.iter_mut().zip(sums) {
             part.append(sum, keys.len() as u64);
         }
@@ -133,9 +145,9 @@ pub(super) fn write_rows(
     })?;
     let mut written = Vec::new();
     for part in parts {
-        let attribute = match part.name.as_str() {
-            KEY => key_attribute(rows),
-            _ => float_attribute(rows, dim),
+        let attribute = match part.values {
+            None => key_attribute(rows),
+            Some(values) => value_attribute(rows, values.count, values.dtype),
         };
         let name = format!("{}/{ATTRIBUTE}", part.name);
         written.push(Written::whole(dir, &name, &attribute)?);
@@ -144,34 +156,30 @@ pub(super) fn write_rows(
     Ok((rows, written))
 }
 
-/// Writes records, keys and floats `(n, dim * (1 + slots))`, behind the `rows` that are in the
-/// files; returns the checksum of each part's share.
+/// Writes keys and records `(n, width)` behind the `rows` that are in the files; returns the
+/// checksum of each part's share.
 fn write_records(
     pool: &Pool,
     parts: &[PartWriter],
     rows: u64,
-    dim: usize,
-    (keys, floats): (&[i64], &[f32]),
+    width: usize,
+    (keys, records): (&[i64], &[f32]),
 ) -> Result<Sums> {
     let mut sums = vec![0; parts.len()];
-    let width = (parts.len() - 1) * dim;
-    let work = parts.iter().zip(&mut sums).enumerate().collect();
-    pool.try_each(
-        work,
-        |(at, (part, sum)): (usize, (&PartWriter, &mut u32))| {
-            let mut buffer = Vec::with_capacity(keys.len() * part.width as usize);
-            match at.checked_sub(1) {
-                None => keys
-                    .iter()
-                    .for_each(|key| buffer.extend_from_slice(&key.to_le_bytes())),
-                Some(at) => floats
-                    .chunks_exact(width)
-                    .for_each(|row| push_floats(&mut buffer, &row[at * dim..(at + 1) * dim])),
-            }
-            *sum = part.write(rows, &buffer)?;
-            Ok(())
-        },
-    )?;
+    let work = parts.iter().zip(&mut sums).collect();
+    pool.try_each(work, |(part, sum): (&PartWriter, &mut u32)| {
+        let mut buffer = Vec::with_capacity(keys.len() * part.width as usize);
+        match part.values {
+            None => keys
+                .iter()
+                .for_each(|key| buffer.extend_from_slice(&key.to_le_bytes())),
+            Some(values) => records
+                .chunks_exact(width)
+                .for_each(|record| values.push(record, &mut buffer)),
+        }
+        *sum = part.write(rows, &buffer)?;
+        Ok(())
+    })?;
     Ok(sums)
 }
 
@@ -229,19 +237,18 @@ impl Block {
         &self,
         snapshot: &Snapshot<'_>,
         window: &Window<'_>,
-        dim: usize,
         parts: &[PartWriter],
         buffer: &mut Vec<u8>,
     ) -> Result<Sums> {
         let mut sums = Vec::with_capacity(parts.len());
-        for (at, part) in parts.iter().enumerate() {
+        for part in parts {
             buffer.clear();
             let entries = self.range.clone().filter_map(|at| window.entry(at));
-            match at.checked_sub(1) {
+            match part.values {
                 None => entries.for_each(|(key, _)| buffer.extend_from_slice(&key.to_le_bytes())),
-                Some(at) => entries.for_each(|(_, row)| {
-                    if let Some(row) = snapshot.row(row) {
-                        push_floats(buffer, &row[at * dim..(at + 1) * dim]);
+                Some(values) => entries.for_each(|(_, row)| {
+                    if let Some(record) = snapshot.row(row) {
+                        values.push(record, buffer);
                     }
                 }),
             }
@@ -260,9 +267,31 @@ fn push_floats(buffer: &mut Vec<u8>, values: &[f32]) {
     }
 }
 
+/// The values of a record that one file has.
+#[derive(Clone, Copy)]
+struct Values {
+    /// Where they start, in words.
+    start: usize,
+    count: usize,
+    dtype: RowDtype,
+}
+
+impl Values {
+    /// Appends those of a record.
+    fn push(self, record: &[f32], buffer: &mut Vec<u8>) {
+        let from = &record[self.start..];
+        match self.dtype {
+            RowDtype::Float32 => push_floats(buffer, &from[..self.count]),
+            RowDtype::Bfloat16 | RowDtype::Float16 => push_bytes(from, self.count, buffer),
+        }
+    }
+}
+
 /// One data file while it grows.
 struct PartWriter {
     name: String,
+    /// What it has of each record; keys are in none.
+    values: Option<Values>,
     path: PathBuf,
     file: File,
     /// Bytes of a record.
@@ -272,13 +301,19 @@ struct PartWriter {
 }
 
 impl PartWriter {
-    fn create(table: &Path, name: &str, width: u64) -> Result<PartWriter> {
+    fn of_values(table: &Path, name: &str, values: Values) -> Result<PartWriter> {
+        let width = (values.count * values.dtype.bytes()) as u64;
+        PartWriter::create(table, name, width, Some(values))
+    }
+
+    fn create(table: &Path, name: &str, width: u64, values: Option<Values>) -> Result<PartWriter> {
         let dir = table.join(name);
         make_dir(&dir)?;
         let path = dir.join(DATA);
         let file = create_file(&path)?;
         Ok(PartWriter {
             name: name.to_owned(),
+            values,
             path,
             file,
             width,

@@ -1,6 +1,6 @@
 //! Round trips, and every way in which files can be wrong.
 
-use super::format::{float_attribute, key_attribute};
+use super::format::{key_attribute, value_attribute};
 use super::manifest::sign;
 use super::temp::Temp;
 use super::{load, load_slots, save};
@@ -28,6 +28,7 @@ fn table(dim: usize, capacity: u64) -> Table {
         init_param: 1.0,
         frozen_keys: vec![],
         admission_sketch_bytes: 0,
+        row_storage: crate::RowStorage::default(),
     })
     .unwrap()
 }
@@ -94,7 +95,10 @@ fn write_plain(dir: &Path, keys: &[i64], slots: &[&str]) {
             )
         } else {
             let values = (0..rows * 2).flat_map(|at| (at as f32).to_le_bytes());
-            (float_attribute(rows, 2), values.collect())
+            (
+                value_attribute(rows, 2, crate::RowDtype::Float32),
+                values.collect(),
+            )
         };
         fs::write(part.join("slice.attribute"), shape).unwrap();
         fs::write(part.join("slice.data"), data).unwrap();
@@ -142,7 +146,10 @@ fn the_files_are_those_of_the_layout() -> Result<()> {
     save(&table, &pool(), &dir)?;
     let read = |path: &str| fs::read(dir.join(path)).unwrap();
     assert_eq!(read("key/slice.attribute"), key_attribute(2));
-    assert_eq!(read("embedding/slice.attribute"), float_attribute(2, 2));
+    assert_eq!(
+        read("embedding/slice.attribute"),
+        value_attribute(2, 2, crate::RowDtype::Float32)
+    );
     assert_eq!(
         read("key/slice.data"),
         [258_i64.to_le_bytes(), (-3_i64).to_le_bytes()].concat()
@@ -246,6 +253,7 @@ fn files_without_a_manifest_load_with_all_their_slots() -> Result<()> {
     let spec = SlotSpec {
         name: "Adagrad_accumulator".into(),
         initial: 0.9,
+        per_row: false,
     };
     assert_eq!(export.slots, [(spec, vec![0.0, 1.0, 2.0, 3.0])]);
     Ok(())

@@ -136,7 +136,8 @@ fn write(table: &Table, pool: &Pool, dir: &Path, since: Option<Since>) -> Result
         Some(since) => snapshot.has_changed(row, since.epoch, since.least),
         None => true,
     };
-    let (rows, mut files) = write_rows(&snapshot, table.dim(), pool, dir, &keep)?;
+    let (rows, mut files) = write_rows(&snapshot, pool, dir, &keep)?;
+    let updates = snapshot.updates();
     let configured = write_history(&snapshot, pool, dir, &mut files)?;
     let mut removed = 0;
     if let Some(since) = since {
@@ -166,7 +167,7 @@ fn write(table: &Table, pool: &Pool, dir: &Path, since: Option<Since>) -> Result
         rows,
         &slots,
         since.is_some(),
-        configured,
+        (configured, updates),
         &recorded,
     )?;
     files.push(Written::whole(dir, MANIFEST, &manifest)?);

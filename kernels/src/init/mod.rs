@@ -6,3 +6,4 @@ mod normal;
 mod philox;
 
 pub use initializer::{Distribution, Initializer, Mode};
+pub(crate) use philox::{sixteen, COLUMNS};

@@ -25,7 +25,8 @@ const RUN_LOG2: u32 = 4;
 /// ```text
 /// chunks[0]: | row 0 | pad | row 1 | pad | .. | row 2^shift - 1 | pad |
 /// chunks[1]: | row 2^shift | ..
-///            |<- stride -->|   power of two up to 64 bytes, else a multiple of 64 bytes
+///            |<- stride -->|   power of two up to 64 bytes, else a multiple of 64 bytes; of 8 if
+///                              more than an eighth would be padding
 /// ```
 /// Invariant: `rows <= chunks.len() << shift`, and each chunk holds `stride << shift` floats.
 pub(crate) struct Slab {
@@ -46,10 +47,13 @@ impl Slab {
     /// No rows, `width` floats each (1 or more); `most` rows are expected at most.
     pub(crate) fn new(width: usize, most: u64) -> Slab {
         let line = LINE / size_of::<f32>();
+        let lines = width.next_multiple_of(line);
         let stride = if width <= line {
             width.max(1).next_power_of_two()
+        } else if (lines - width) * 8 > lines {
+            width.next_multiple_of(2)
         } else {
-            width.next_multiple_of(line)
+            lines
         };
         let fit = (CHUNK / (stride * size_of::<f32>())).max(1).ilog2();
         let most = u64::BITS - most.saturating_sub(1).leading_zeros();
@@ -358,9 +362,11 @@ mod tests {
             (1, 1),
             (3, 4),
             (16, 16),
-            (17, 32),
+            (17, 18),
+            (28, 32),
+            (33, 34),
             (64, 64),
-            (65, 80),
+            (65, 66),
             (8192, 8192),
         ] {
             assert_eq!(Slab::new(width, 1000).stride, stride, "{width}");

@@ -60,7 +60,7 @@ pub struct Range {
     pub without: Option<f32>,
 }
 
-/// A slot of an optimizer: `dim` floats of each row.
+/// A slot of an optimizer.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Slot {
     /// Its name, also of its directory in a checkpoint.
@@ -70,6 +70,8 @@ pub struct Slot {
     pub initial: f32,
     /// The number that says what it starts at.
     pub starts_at: Option<&'static str>,
+    /// Whether it is one float for a row. Else it has one for each column.
+    pub per_row: bool,
 }
 
 impl Optimizer {
@@ -107,7 +109,7 @@ impl Optimizer {
         let initial = |slot: &Slot| slot.starts_at.map_or(slot.initial, |_| start);
         let slots = self.slots.iter();
         slots
-            .map(|slot| SlotSpec::new(slot.name, initial(slot)))
+            .map(|slot| SlotSpec::new(slot.name, initial(slot), slot.per_row))
             .collect()
     }
 }
@@ -136,6 +138,7 @@ impl Slot {
             name,
             initial: 0.0,
             starts_at: None,
+            per_row: false,
         }
     }
 
@@ -145,6 +148,15 @@ impl Slot {
             name,
             initial,
             starts_at: Some(number),
+            per_row: false,
+        }
+    }
+
+    /// The slot with one float for a row.
+    pub(super) const fn per_row(self) -> Slot {
+        Slot {
+            per_row: true,
+            ..self
         }
     }
 }

@@ -110,7 +110,7 @@ pub(super) struct Step {
 
 impl Step {
     /// A step of the optimizer's numbers, in their order.
-    fn new([lr, beta1_power, beta2_power, beta1, beta2, epsilon]: [f32; 6]) -> Step {
+    pub(super) fn new([lr, beta1_power, beta2_power, beta1, beta2, epsilon]: [f32; 6]) -> Step {
         Step {
             lr_t: lr * (1.0 - beta2_power).sqrt() / (1.0 - beta1_power),
             beta1,

@@ -12,6 +12,7 @@ mod nadam;
 mod optimizers;
 mod rmsprop;
 mod row;
+mod rowwise;
 mod sgd;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! The one list of optimizers.
 
 use super::description::Optimizer;
-use super::{adagrad, adam, adamax, ftrl, lazy_adam, momentum, nadam, rmsprop, sgd};
+use super::{adagrad, adam, adamax, ftrl, lazy_adam, momentum, nadam, rmsprop, rowwise, sgd};
 use crate::{Error, Result};
 
 /// The optimizers. The place of one in this list is its number in graphs, which never changes.
-pub const OPTIMIZERS: [&Optimizer; 14] = [
+pub const OPTIMIZERS: [&Optimizer; 16] = [
     &sgd::SGD,
     &momentum::MOMENTUM,
     &momentum::NESTEROV,
@@ -20,6 +20,8 @@ pub const OPTIMIZERS: [&Optimizer; 14] = [
     &nadam::SCHEDULED_NADAM,
     &adamax::ADAMAX,
     &adagrad::ADAGRAD_V2,
+    &rowwise::ROWWISE_ADAGRAD,
+    &rowwise::ROWWISE_ADAM,
 ];
 
 impl Optimizer {
@@ -110,12 +112,12 @@ mod tests {
     fn a_gradient_of_zeros_changes_nothing_where_the_table_says_so() {
         for optimizer in OPTIMIZERS {
             let step = optimizer.step(&good(optimizer)).unwrap();
-            let mut row = vec![2.0, -3.0];
+            let (mut row, mut places) = (vec![2.0, -3.0], Vec::new());
             for slot in step.slots() {
+                places.push(row.len());
                 // As after a step, not as a new row.
-                row.extend([slot.initial + 0.25; 2]);
+                row.resize(row.len() + slot.floats(2), slot.initial + 0.25);
             }
-            let places: Vec<usize> = (1..=step.slots().len()).map(|slot| 2 * slot).collect();
             let before = row.clone();
             step.update(&mut row, &places, &[0.0, -0.0]);
             assert_eq!(row == before, optimizer.ignores_zeros, "{}", optimizer.name);

@@ -3,21 +3,33 @@
 use crate::simd::{Level, Vectorized};
 use std::borrow::Cow;
 
-/// One slot of a row: `dim` floats beside the embedding that belong to an optimizer.
+/// One slot of a row: floats beside the embedding that belong to an optimizer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlotSpec {
     /// Name, also of its directory in a checkpoint: `LazyAdam_momentum`.
     pub name: Cow<'static, str>,
     /// Value of every column in a new row.
     pub initial: f32,
+    /// Whether it is one float for the row. Else it has `dim`, one for each column.
+    pub per_row: bool,
 }
 
 impl SlotSpec {
     /// A slot of an optimizer of this crate.
-    pub(super) fn new(name: &'static str, initial: f32) -> SlotSpec {
+    pub(super) fn new(name: &'static str, initial: f32, per_row: bool) -> SlotSpec {
         SlotSpec {
             name: Cow::Borrowed(name),
             initial,
+            per_row,
+        }
+    }
+
+    /// Floats of it in a row of `dim` columns.
+    pub fn floats(&self, dim: usize) -> usize {
+        if self.per_row {
+            1
+        } else {
+            dim
         }
     }
 }
@@ -37,8 +49,8 @@ pub trait RowOptimizer: Sync {
     /// the row. The embedding and the slots must not overlap.
     ///
     /// # Panics
-    /// If `row` does not hold `dim` floats at 0 and at every slot, or `slots` has fewer entries
-    /// than the optimizer has slots.
+    /// If `row` does not hold `dim` floats at 0 and those of every slot at its place, or `slots` has
+    /// fewer entries than the optimizer has slots.
     fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]);
 
     /// What the step does to rows without a gradient; `None`: nothing. A table does it when

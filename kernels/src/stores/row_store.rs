@@ -9,8 +9,11 @@
 
 /// Rows of one width, numbered from 0, to be read. `&self` keeps every row where it is.
 pub(crate) trait ReadRows: Sync {
-    /// Whether rows may have missed steps, see [`ReadRows::now`].
-    const WAIT: bool = false;
+    /// Whether [`ReadRows::now`] may need its scratch.
+    const SCRATCH: bool = false;
+
+    /// Whether [`ReadRows::now`] always fills its scratch.
+    const DECODES: bool = false;
 
     /// The row `row`, or `None` past the end.
     ///
@@ -21,9 +24,9 @@ pub(crate) trait ReadRows: Sync {
     /// Starts to bring the first `floats` of a row into the processor's cache.
     fn prefetch(&self, row: u32, floats: usize);
 
-    /// The embedding, and maybe more, of the row `number`, which [`ReadRows::row`] gave, as it is
-    /// after the last step. `scratch (dim)` is for rows that have missed some; where there are none
-    /// it may be empty.
+    /// The embedding, and maybe more, of the row `number`, which [`ReadRows::row`] gave, as floats
+    /// and as it is after the last step. `scratch (dim)` is for rows that have missed some, and for
+    /// those of 2 bytes a value; where there are none it may be empty.
     #[inline(always)]
     fn now<'s>(&'s self, _number: u32, row: &'s [f32], _scratch: &'s mut [f32]) -> &'s [f32] {
         row

@@ -255,7 +255,7 @@ pub(crate) struct CaughtUp<'w, S> {
 }
 
 impl<S: ReadRows> ReadRows for CaughtUp<'_, S> {
-    const WAIT: bool = true;
+    const SCRATCH: bool = true;
 
     #[inline(always)]
     fn row(&self, row: u32) -> Option<&[f32]> {
@@ -281,18 +281,39 @@ impl<S: ReadRows> ReadRows for CaughtUp<'_, S> {
     }
 }
 
-/// As [`with_rows`](super::with_rows), with the rows of a content as they are after the last step.
+/// Runs one expression with the rows of a content as floats and as they are after the last step.
+macro_rules! as_now {
+    ($content:expr, $rows:expr, $now:ident => $run:expr) => {
+        match (&$content.waiting, &$content.halves) {
+            (None, None) => {
+                let $now = $rows;
+                $run
+            }
+            // No optimizer that lets rows wait updates halves.
+            (Some(waiting), _) => {
+                let $now = &$crate::stores::CaughtUp {
+                    rows: $rows,
+                    waiting,
+                };
+                $run
+            }
+            (None, Some(halves)) => {
+                let $now = &$crate::stores::Decoded {
+                    rows: $rows,
+                    half: halves.half,
+                };
+                $run
+            }
+        }
+    };
+}
+pub(crate) use as_now;
+
+/// As [`with_rows`](super::with_rows), with the rows of a content as [`as_now`] gives them.
 macro_rules! with_rows_now {
     ($content:expr, $rows:ident => $run:expr) => {
-        $crate::stores::with_rows!(&$content.store, rows => match &$content.waiting {
-            None => {
-                let $rows = rows;
-                $run
-            }
-            Some(waiting) => {
-                let $rows = &$crate::stores::CaughtUp { rows, waiting };
-                $run
-            }
+        $crate::stores::with_rows!(&$content.store, rows => {
+            $crate::stores::as_now!($content, rows, $rows => $run)
         })
     };
 }

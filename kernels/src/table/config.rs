@@ -1,6 +1,6 @@
 //! What a table is told once, when it is made.
 
-use crate::{Error, Initializer, Result, PADDING};
+use crate::{Error, Initializer, Result, Rounding, RowDtype, PADDING};
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -35,11 +35,30 @@ pub struct TableConfig {
     /// Keys whose rows are looked up like others but never changed by an optimizer.
     #[serde(rename = "padding_keys")]
     pub frozen_keys: Vec<i64>,
+    /// As what embeddings are stored.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub row_storage: RowStorage,
     /// 0: keys that are counted before they get rows have a counter each, of at most 24 bytes.
     /// Otherwise they share so many bytes, 1024..=2^40, in a sketch that counts some of them too
     /// high, and so admits some too early. Nothing is taken before keys are counted.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub admission_sketch_bytes: u64,
+}
+
+/// As what the embeddings of a [`Table`](crate::Table) are stored. Lookups and updates have float32,
+/// whatever it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct RowStorage {
+    /// The type of the values.
+    #[serde(default)]
+    pub dtype: RowDtype,
+    /// How an update rounds to a type of 2 bytes.
+    #[serde(default)]
+    pub rounding: Rounding,
+    /// How a load rounds embeddings of another type than `dtype`; `None` refuses them.
+    #[serde(default)]
+    pub conversion: Option<Rounding>,
 }
 
 impl TableConfig {
@@ -75,9 +94,11 @@ impl TableConfig {
         self.initializer
             .validate()
             .map_err(|cause| cause.with("table", &self.name))?;
-        if self.initializer.bound() * f64::from(self.init_param).abs() > f64::from(f32::MAX) {
-            return Err(refuse("the initializer times init_param must fit float32")
-                .with("init_param", self.init_param));
+        let bound = self.initializer.bound() * f64::from(self.init_param).abs();
+        let dtype = self.row_storage.dtype;
+        if bound > f64::from(dtype.largest()) {
+            let message = format!("the initializer times init_param must fit {dtype}");
+            return Err(refuse(&message).with("init_param", self.init_param));
         }
         Ok(())
     }
@@ -125,12 +146,8 @@ pub(super) fn check_ram_rows(ram_rows: u64, table: &str) -> Result<()> {
         .with("ram_rows", ram_rows))
 }
 
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-fn is_zero(value: &u64) -> bool {
-    *value == 0
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 #[cfg(test)]
@@ -148,6 +165,7 @@ mod tests {
             init_param,
             frozen_keys: Vec::new(),
             admission_sketch_bytes: 0,
+            row_storage: RowStorage::default(),
         };
         let value = 3e38;
         for (initializer, most) in [

@@ -15,7 +15,7 @@ use crate::index::Index;
 use crate::stores::{RowPart, TierSetup};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::tier::Storage;
-use crate::{Error, Ids, Kind, Partition, Pool, Result, SlotSpec};
+use crate::{Error, Ids, Kind, Partition, Pool, Result, Rounding, SlotSpec};
 use std::ops::DerefMut;
 use std::sync::Arc;
 
@@ -478,22 +478,23 @@ impl Table {
         pool.each(content.store.fresh_pages(pool.threads()), |pages| {
             pages.ask();
         });
-        content.store.name(keys, rows);
+        content.name(keys, rows, rows.len());
         let reset_slots = content.reset_slots();
-        let (dim, factor) = (self.dim(), self.config.init_param);
+        let (dim, halves) = (self.dim(), content.halves.as_deref());
         pool.each(
             content.store.split(pool.parts(rows.len(), LEAST)),
             |mut part| {
+                let mut floats = vec![0.0; if halves.is_some() { dim } else { 0 }];
                 for (&key, &row) in keys.iter().zip(rows) {
                     let Some(row) = part.row_mut(row) else {
                         continue;
                     };
-                    let embedding = &mut row[..dim];
-                    self.config
-                        .initializer
-                        .fill(self.config.seed, key, embedding);
-                    if factor != 1.0 {
-                        embedding.iter_mut().for_each(|value| *value *= factor);
+                    match halves {
+                        None => self.config.fill_floats(key, &mut row[..dim]),
+                        Some(halves) => {
+                            self.config.fill_floats(key, &mut floats);
+                            halves.set(Rounding::Nearest, key, &floats, row);
+                        }
                     }
                     reset_slots(row);
                 }

@@ -1,10 +1,19 @@
 //! The rows that keys start with.
 
+use crate::halves::round_all;
 use crate::TableConfig;
 
 impl TableConfig {
     /// Fills `row (dim)` with the embedding that a new row of `key` has.
     pub(super) fn fill_initial(&self, key: i64, row: &mut [f32]) {
+        self.fill_floats(key, row);
+        if let Some(half) = self.row_storage.dtype.half() {
+            round_all(half, row);
+        }
+    }
+
+    /// [`TableConfig::fill_initial`] before it is rounded.
+    pub(super) fn fill_floats(&self, key: i64, row: &mut [f32]) {
         self.initializer.fill(self.seed, key, row);
         if self.init_param != 1.0 {
             row.iter_mut().for_each(|value| *value *= self.init_param);
@@ -26,6 +35,7 @@ mod tests {
             init_param: 0.5,
             frozen_keys: Vec::new(),
             admission_sketch_bytes: 0,
+            row_storage: crate::RowStorage::default(),
         })
     }
 

@@ -55,7 +55,7 @@ mod verbs;
 mod whole;
 
 pub use args::{Absent, Export, LookupGradients, Memory, Target};
-pub use config::{TableConfig, TierConfig, MAX_CAPACITY, MAX_DIM};
+pub use config::{RowStorage, TableConfig, TierConfig, MAX_CAPACITY, MAX_DIM};
 pub use engine::Table;
 pub use rows::tier::TierStats;
 pub use stats::Stats;

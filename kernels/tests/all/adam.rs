@@ -24,6 +24,7 @@ fn config(name: &str, frozen_keys: Vec<i64>) -> TableConfig {
         init_param: 1.0,
         frozen_keys,
         admission_sketch_bytes: 0,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     }
 }
 

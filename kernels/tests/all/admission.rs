@@ -21,6 +21,7 @@ fn table(capacity: u64) -> Arc<Table> {
             init_param: 1.0,
             frozen_keys: Vec::new(),
             admission_sketch_bytes: 0,
+            row_storage: mx_rec_kernels::RowStorage::default(),
         })
         .unwrap(),
     )

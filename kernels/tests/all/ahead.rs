@@ -28,6 +28,7 @@ fn table(capacity: u64, frozen_keys: &[i64]) -> Arc<Table> {
         init_param: 1.0,
         frozen_keys: frozen_keys.to_vec(),
         admission_sketch_bytes: 0,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     };
     Arc::new(Table::new(config).unwrap())
 }
@@ -453,6 +454,7 @@ fn staged_rows_get_the_slots_they_would_get_in_the_step() {
         let spec = SlotSpec {
             name: name.clone(),
             initial: 0.0,
+            per_row: false,
         };
         table.load(&pool(), &[spec], &mut |_| Ok(())).unwrap();
         let batch = prepare(&table, &[1, 3]);

@@ -20,6 +20,7 @@ fn table(seed: u64, capacity: u64) -> Arc<Table> {
         init_param: 1.0,
         frozen_keys: Vec::new(),
         admission_sketch_bytes: 0,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     };
     Arc::new(Table::new(config).unwrap())
 }

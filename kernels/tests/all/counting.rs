@@ -16,6 +16,7 @@ fn table(admission_sketch_bytes: u64) -> Arc<Table> {
         init_param: 1.0,
         frozen_keys: Vec::new(),
         admission_sketch_bytes,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     };
     Arc::new(Table::new(config).unwrap())
 }

@@ -1,7 +1,9 @@
 //! Tables in every version of the checkpoint format load, and hold what they held when they were
 //! saved.
 
-use mx_rec_kernels::{checkpoint, Ids, Initializer, Pool, Table, TableConfig, Thresholds};
+use mx_rec_kernels::{
+    checkpoint, Ids, Initializer, Pool, RowDtype, RowStorage, Table, TableConfig, Thresholds,
+};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -15,6 +17,7 @@ fn table() -> Table {
         init_param: 1.0,
         frozen_keys: Vec::new(),
         admission_sketch_bytes: 0,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     })
     .unwrap()
 }
@@ -62,6 +65,35 @@ fn every_version_loads_with_its_values() {
         let velocity: Vec<f32> = floats().map(|value| value * value * 1e-6).collect();
         assert_eq!(found.slots[1].1, velocity, "{version}");
     }
+}
+
+#[test]
+fn a_table_of_halves_with_a_slot_a_row_loads_with_its_values() {
+    let dir = fixture("version_4");
+    let described = checkpoint::inspect::describe(&dir).unwrap();
+    assert_eq!(described.version, 4);
+    assert_eq!(described.faults, []);
+    let dtype = RowDtype::Bfloat16;
+    let stored = RowStorage {
+        dtype,
+        ..RowStorage::default()
+    };
+    let table = Table::new(TableConfig {
+        row_storage: stored,
+        ..table().config().clone()
+    });
+    let (table, pool) = (table.unwrap(), Pool::new(2).unwrap());
+    assert_eq!(checkpoint::load(&table, &pool, &dir).unwrap(), 5);
+    let found = table.export().unwrap();
+    assert_eq!(found.keys, [7, -3, 1 << 62, i64::MIN, 0]);
+    let embedding: Vec<f32> = (0..15).map(|at| at as f32 * 0.25 - 1.0).collect();
+    assert_eq!(found.embedding, embedding);
+    let [(slot, values)] = &found.slots[..] else {
+        panic!("{} slots", found.slots.len());
+    };
+    assert!(slot.per_row && slot.name == "RowwiseAdagrad_accumulator");
+    let expected = [5.0, 50.0, 149.0, 302.0, 509.0].map(|sum| sum / 3.0_f32);
+    assert_eq!(values[..], expected);
 }
 
 #[test]

@@ -421,6 +421,7 @@ fn table(dim: usize, sketch: u64) -> Arc<Table> {
         init_param: 1.0,
         frozen_keys: vec![3],
         admission_sketch_bytes: sketch,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     };
     Arc::new(Table::new(config).unwrap())
 }

@@ -68,6 +68,7 @@ impl Case {
             init_param: 1.0,
             frozen_keys: Vec::new(),
             admission_sketch_bytes: 0,
+            row_storage: mx_rec_kernels::RowStorage::default(),
         };
         let table = Table::tiered_on(config, RAM_ROWS, Arc::new(files)).unwrap();
         let case = Case {

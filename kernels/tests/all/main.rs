@@ -9,6 +9,7 @@ mod ahead_many;
 mod counting;
 mod fixtures;
 mod groups;
+mod halves;
 mod hostile_files;
 mod hostile_records;
 mod model;

@@ -19,6 +19,7 @@ fn table(capacity: u64) -> Arc<Table> {
         init_param: 1.0,
         frozen_keys: vec![],
         admission_sketch_bytes: 0,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     };
     Arc::new(Table::new(config).unwrap())
 }

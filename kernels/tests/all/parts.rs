@@ -23,6 +23,7 @@ fn table(name: &str) -> Arc<Table> {
         init_param: 1.0,
         frozen_keys: vec![4],
         admission_sketch_bytes: 0,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     };
     Arc::new(Table::new(config).unwrap())
 }

@@ -20,6 +20,7 @@ fn table(dim: usize) -> Table {
         init_param: 1.0,
         frozen_keys: vec![3],
         admission_sketch_bytes: 0,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     })
     .unwrap()
 }

@@ -22,6 +22,7 @@ fn config(admission_sketch_bytes: u64) -> TableConfig {
         init_param: 1.0,
         frozen_keys: Vec::new(),
         admission_sketch_bytes,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     }
 }
 

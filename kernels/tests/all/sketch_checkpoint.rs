@@ -55,6 +55,7 @@ fn table(admission_sketch_bytes: u64) -> Arc<Table> {
         init_param: 1.0,
         frozen_keys: vec![],
         admission_sketch_bytes,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     });
     Arc::new(table.unwrap())
 }

@@ -18,6 +18,7 @@ fn table(dim: usize, capacity: u64) -> Table {
         init_param: 1.0,
         frozen_keys: Vec::new(),
         admission_sketch_bytes: 0,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     })
     .unwrap()
 }

@@ -18,7 +18,8 @@ class Contents(NamedTuple):
     Attributes:
         keys: int64 (n).
         rows: Their embeddings, float32 (n, dim).
-        slots: The slots that were wanted and are there, by name, in the form of `rows`.
+        slots: The slots that were wanted and are there, by name, in the form of `rows`, or (n, 1)
+            of a slot with one float for the row.
     """
 
     keys: np.ndarray
@@ -51,6 +52,9 @@ def read_table(links: Sequence[str], table: str, described: Sequence[Any],
               "capacity": max(1, sum(one["rows"] for one in described)), "seed": 0,
               "init_param": 1.0, "padding_keys": [], "initializer": {"kind": "zeros"}}
     paths = b"\0".join(os.fsencode(os.path.abspath(os.path.join(link, table))) for link in links)
+    stored = (described[0]["config"] or {}).get("row_storage")
+    if stored:
+        config["row_storage"] = stored
     with tf.Graph().as_default(), tf.device("/cpu:0"):
         variable, handle = temporary_table(config)
         load = library().mx_rec_load(handle, _text(paths), [_text("\0".join(names).encode())])

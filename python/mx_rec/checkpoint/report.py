@@ -29,7 +29,7 @@ def listing_text(listing: Dict[str, Any]) -> str:
                 for slot in table["slots"])
             lines.append(head + [
                 table["name"], _or_dash(table["rows"]), _or_dash(table["removed"]),
-                _or_dash(table["history"] and table["history"]["keys"]), _or_dash(table["dim"]),
+                _or_dash(table["history"] and table["history"]["keys"]), _columns_of(table),
                 size(table["bytes"]), _format(table["version"]),
                 slots or "none"])
             head = [""] * 4
@@ -55,6 +55,12 @@ def listing_text(listing: Dict[str, Any]) -> str:
     if any(one["newest"] for one in listing["checkpoints"]):
         text += "\n* the newest\n"
     return text + ("\n" + "".join(note + "\n" for note in notes) if notes else "")
+
+
+def _columns_of(table: Dict[str, Any]) -> str:
+    """How many columns a table has, and of which type if that is not float32."""
+    stored = (table["config"] or {}).get("row_storage") or {}
+    return " ".join([_or_dash(table["dim"])] + ([stored["dtype"]] if "dtype" in stored else []))
 
 
 def verify_text(result: Dict[str, Any]) -> str:

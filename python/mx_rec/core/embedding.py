@@ -20,6 +20,7 @@ from mx_rec.core.initializers import describe_initializer, seed_of, table_seed
 from mx_rec.core.lookup import sparse_lookup
 from mx_rec.core.pooled import (embedding_lookup_sparse, safe_embedding_lookup_sparse,
                                 sparse_lookup_pooled, sparse_lookup_pooled_many)
+from mx_rec.core.rows import ROUNDINGS, row_storage
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
@@ -97,7 +98,9 @@ def _taking_older_order(function: Callable[..., Table]) -> Callable[..., Table]:
          all2all_gradients_op=Option(constants.All2allGradientsOp.values()), enable_merge=Bool(),
          padding_keys_mask=Bool(), padding_keys_len=Int(1, MAX_INT32, optional=True),
          value_dtype=Option((tf.float32,)), shard_num=Int(1, 8192), fusion_optimizer_var=Bool(),
-         hashtable_threshold=Int(0, MAX_INT32), optimizer_list=Type(*_OPTIMIZERS, optional=True))
+         hashtable_threshold=Int(0, MAX_INT32), row_rounding=Option(ROUNDINGS),
+         row_conversion=Option(ROUNDINGS, optional=True),
+         optimizer_list=Type(*_OPTIMIZERS, optional=True))
 def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str,
                  emb_initializer: Any, device_vocabulary_size: int = 1,
                  host_vocabulary_size: int = 0, ssd_vocabulary_size: int = 0,
@@ -108,7 +111,8 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
                  padding_keys_mask: bool = False, padding_keys_len: Optional[int] = None,
                  value_dtype: tf.DType = tf.float32, shard_num: int = 1,
                  fusion_optimizer_var: bool = True, hashtable_threshold: int = 0,
-                 admission_sketch_bytes: int = 0,
+                 admission_sketch_bytes: int = 0, row_dtype: Union[str, tf.DType] = "float32",
+                 row_rounding: str = "stochastic", row_conversion: Optional[str] = None,
                  optimizer_list: Union[None, Sequence[Any],
                                        tf.compat.v1.train.Optimizer] = None) -> Table:
     """Creates a table of embeddings in the present default graph.
@@ -157,6 +161,14 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
             bytes each. Otherwise they share so many bytes, a multiple of 32 after rounding down; a
             key is never admitted later than with exact counters, but may be admitted earlier, and
             evictions report keys with rows only. docs/admission-eviction.md has the error.
+        row_dtype: "float32", "bfloat16" or "float16", or the same as a tf.DType: as what embeddings
+            are kept in memory, on disk and in checkpoints. Lookups, gradients and the optimizer's
+            slots are float32 whatever it is. docs/half-rows.md says when to use which.
+        row_rounding: How an update rounds to a row_dtype of 2 bytes: "stochastic", by random
+            numbers that depend on the seed, the key, the column and the number of the update
+            alone, or "nearest", which loses small updates.
+        row_conversion: How a restore or warm start rounds the embeddings of a checkpoint whose
+            row_dtype is another: "nearest" or "stochastic"; None refuses such a checkpoint.
         optimizer_list: Of older releases, without effect: a row has the slots of the optimizer that
             updates it. It may also be fifth by position, before device_vocabulary_size, where
             older releases have it; is_dp, enable_merge and the padding keys, which they lack, are
@@ -198,6 +210,7 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
         padding_keys=_check_padding(padding_keys, padding_keys_mask, padding_keys_len),
         padding_keys_mask=padding_keys_mask,
         padding_keys_len=None if padding_keys_len is None else int(padding_keys_len),
+        row_storage=row_storage(table_name, row_dtype, row_rounding, row_conversion),
         admission_sketch_bytes=_check_sketch(table_name, admission_sketch_bytes),
         ssd_data_path=_directories(ssd_data_path) if ssd_vocabulary_size > 0 else ())
     _check_storage(options, config.use_dynamic_expansion, is_shared=bool(servers))
@@ -384,7 +397,7 @@ def _merged_table(options: TableOptions, initializer: Any, capacity: int) -> Any
         options.key_dtype.name, options.dim, initializer,
         seed_of(options.initializer, options.table_name), options.is_save, options.is_dp,
         options.init_param, options.all2all_gradients_op, options.padding_keys,
-        options.admission_sketch_bytes], sort_keys=True)
+        options.admission_sketch_bytes, options.row_storage], sort_keys=True)
     merged = graph_state().merged
     if configuration in merged:
         physical = merged[configuration]  # type: PhysicalTable

@@ -12,6 +12,7 @@ from mx_rec.base.ranks import get_rank_size
 from mx_rec.cluster import tables as cluster_tables
 from mx_rec.constants.constants import PADDING_KEY, All2allGradientsOp
 from mx_rec.core.initializers import check_table
+from mx_rec.core.rows import FLOAT32
 from mx_rec.ops import library
 from mx_rec.state.graph_state import find_session
 from mx_rec.state.table_variable import (TABLE_OP, TableVariable, is_table_variable,
@@ -56,6 +57,7 @@ class TableOptions(NamedTuple):
     padding_keys_len: Optional[int]
     admission_sketch_bytes: int
     ssd_data_path: Tuple[str, ...] = ()
+    row_storage: Optional[Dict[str, Any]] = None
 
 
 class FeatureLookup(NamedTuple):
@@ -135,6 +137,7 @@ class Table:
             that is all in memory.
         padding_keys: Keys whose rows are never updated, without duplicates, or None.
         padding_keys_mask, padding_keys_len, admission_sketch_bytes: As given to `create_table`.
+        row_dtype: "float32", "bfloat16" or "float16", as what embeddings are stored.
         optimizer: The optimizer that updates the table, once there is one.
         ext_emb_size: Floats per row with the optimizer's slots.
         thresholds: (access, eviction) threshold of the lookups of each mode.
@@ -169,6 +172,7 @@ class Table:
         self.padding_keys_mask = options.padding_keys_mask
         self.padding_keys_len = options.padding_keys_len
         self.admission_sketch_bytes = options.admission_sketch_bytes
+        self.row_dtype = (options.row_storage or {}).get("dtype", FLOAT32)
         self.optimizer = None  # type: Optional[tf.compat.v1.train.Optimizer]
         self.ext_emb_size = options.dim
         self.thresholds = {}  # type: Dict[bool, Tuple[int, int]]
@@ -270,6 +274,8 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
     }
     if options.admission_sketch_bytes:
         config["admission_sketch_bytes"] = options.admission_sketch_bytes
+    if options.row_storage:
+        config["row_storage"] = options.row_storage
     if options.ssd_vocabulary_size:
         config["tier"] = {
             "ram_rows": options.device_vocabulary_size + options.host_vocabulary_size,

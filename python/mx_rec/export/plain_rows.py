@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from mx_rec.base.log import logger
+from mx_rec.checkpoint.tables import describe
 from mx_rec.constants.constants import PADDING_KEY
 from mx_rec.edits.replacing import extending, extensible
 from mx_rec.export.plain_storage import FLOAT32, Storage
@@ -148,7 +149,7 @@ class _Stored:
 
     Args:
         path: A file of little-endian records.
-        dtype: Their type.
+        dtype: Their type; halves are given as float32, "<u2" being bfloat16.
         columns: () or (floats of a row).
     """
 
@@ -163,9 +164,14 @@ class _Stored:
     def __getitem__(self, at: Any) -> np.ndarray:
         if not len(self):
             # No file of zero bytes can be mapped.
-            return np.zeros(self.shape, self._dtype)[at]
+            return self._wide(np.zeros(self.shape, self._dtype)[at])
         # The mapping ends here, and with it the file's pages leave the process.
-        return np.array(np.memmap(self._path, self._dtype, "r", shape=self.shape)[at])
+        return self._wide(np.array(np.memmap(self._path, self._dtype, "r", shape=self.shape)[at]))
+
+    def _wide(self, values: np.ndarray) -> np.ndarray:
+        if self._dtype == "<u2":
+            return (values.astype(np.uint32) << 16).view(np.float32)
+        return values.astype(np.float32) if self._dtype == "<f2" else values
 
 
 def _read(directory: str, dim: int) -> Tuple[_Stored, _Stored]:
@@ -175,7 +181,14 @@ def _read(directory: str, dim: int) -> Tuple[_Stored, _Stored]:
         if os.path.isdir(path) and name not in ("key", "embedding"):
             shutil.rmtree(path)
     return (_Stored(os.path.join(directory, "key", "slice.data"), "<i8", ()),
-            _Stored(os.path.join(directory, "embedding", "slice.data"), "<f4", (dim,)))
+            _Stored(os.path.join(directory, "embedding", "slice.data"), _stored_type(directory),
+                    (dim,)))
+
+
+def _stored_type(directory: str) -> str:
+    """Returns the type of the values of a saved table's embeddings."""
+    stored = (describe(directory)["config"] or {}).get("row_storage") or {}
+    return {"float32": "<f4", "bfloat16": "<u2", "float16": "<f2"}[stored.get("dtype", "float32")]
 
 
 def _found(session: Any, ops: _TableOps, keys: Any, dim: int) -> Optional[np.ndarray]:

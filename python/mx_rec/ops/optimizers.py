@@ -42,11 +42,13 @@ class Slot(NamedTuple):
         name: Its name in checkpoints.
         initial: What it starts at, or does by default.
         number: The number of the optimizer that says what it starts at, or None.
+        per_row: Whether it is one float for a row, and not one for each column.
     """
 
     name: str
     initial: float
     number: Optional[Number]
+    per_row: bool
 
     def may_start_at(self, value: float) -> bool:
         """Returns whether it may start at a value."""
@@ -76,6 +78,10 @@ class Optimizer(NamedTuple):
     def slot_names(self) -> Tuple[str, ...]:
         """Names of its slots in checkpoints."""
         return tuple(slot.name for slot in self.slots)
+
+    def floats(self, dim: int) -> int:
+        """Returns how many floats of a row of `dim` columns its slots are."""
+        return sum(1 if slot.per_row else dim for slot in self.slots)
 
     def step(self, numbers: Dict[str, tf.Tensor]) -> "OptimizerStep":
         """Returns a step of it.
@@ -193,7 +199,8 @@ def _all() -> "OrderedDict[str, Optimizer]":
                 (number["name"], Number(number["name"], *[
                     number["range"][key] for key in ("least", "most", "without")]))
                 for number in one["numbers"])
-            slots = tuple(Slot(slot["name"], slot["initial"], numbers.get(slot["starts_at"]))
+            slots = tuple(Slot(slot["name"], slot["initial"], numbers.get(slot["starts_at"]),
+                               slot["per_row"])
                           for slot in one["slots"])
             _optimizers[one["name"]] = Optimizer(place, one["name"], tuple(numbers.values()),
                                                  slots, one["ignores_zeros"],

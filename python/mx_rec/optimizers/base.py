@@ -5,8 +5,9 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
-from mx_rec.cluster.updates import push
-from mx_rec.ops.optimizers import Gradients, OptimizerStep, optimizer_named, update
+from mx_rec.cluster.updates import expect_row_dtype, push
+from mx_rec.ops.optimizers import (Gradients, Optimizer, OptimizerStep, optimizer_named,
+                                    update)
 from mx_rec.optimizers.customized import CustomizedOptimizer  # noqa: F401  scripts import it here
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
@@ -148,13 +149,13 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
         """Returns (handle, offsets, gradient) if the pair belongs to a table."""
         if is_table_variable(variable):
             rows = rows_of_variable(grad, variable)
-            adopt(variable.op, self, optimizer_named(self.rule).slot_names)
+            adopt_by(variable.op, self, optimizer_named(self.rule))
             return rows
         if is_offsets(variable):
             rows = rows_of_offsets(grad, variable, self, self.by_address)
             table = table_op_of(rows[0])
             if table.type == TABLE_OP:
-                adopt(table, self, optimizer_named(self.rule).slot_names)
+                adopt_by(table, self, optimizer_named(self.rule))
             return rows
         return None
 
@@ -272,6 +273,23 @@ def adopt(op: tf.Operation, optimizer: tf.compat.v1.train.Optimizer,
             table.ext_emb_size = table.emb_size * (1 + len(slot_names))
 
 
+def adopt_by(op: tf.Operation, optimizer: tf.compat.v1.train.Optimizer, by: Optimizer) -> None:
+    """`adopt` for an optimizer whose rule is one of the plugin's.
+
+    Args:
+        op: The op that makes the table.
+        optimizer: The optimizer.
+        by: The rule.
+
+    Raises:
+        ValueError: As `adopt`.
+    """
+    adopt(op, optimizer, by.slot_names)
+    for table in graph_state(op.graph).tables.values():
+        if table.variable.op is op:
+            table.ext_emb_size = table.emb_size + by.floats(table.emb_size)
+
+
 def slot_owners(op: tf.Operation) -> Dict[str, Any]:
     """Returns the optimizer that each slot of a table's rows belongs to.
 
@@ -301,7 +319,11 @@ def apply_rows(step: OptimizerStep, group: List[Rows]) -> tf.Operation:
 
     Returns:
         The op.
+
+    Raises:
+        ValueError: If the optimizer cannot update rows of the table's type.
     """
+    expect_row_dtype(step, table_op_of(group[0][0]))
     handle, offsets, grad = group[0] if len(group) == 1 else _joined(group)
     return update(step, Gradients([handle], [offsets], [grad]))
 

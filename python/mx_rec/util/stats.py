@@ -44,6 +44,10 @@ class TableStats(NamedTuple):
             ahead of its step does not count.
         given_up: Batches ahead that left their rows to their steps, because memory had no room for
             them or a batch before them needed it.
+        saturated: Finite values beyond the largest one of a row_dtype of 2 bytes (65,504 of
+            float16), which became that one. Counted since the table was made or restored.
+        not_finite: Infinities and not-a-numbers that were written to a row_dtype of 2 bytes,
+            counted likewise.
     """
 
     rows: int
@@ -67,6 +71,8 @@ class TableStats(NamedTuple):
     bytes_disk: int
     wait_seconds: float
     given_up: int
+    saturated: int
+    not_finite: int
 
 
 @checked(table=Type(Table, str, optional=True))

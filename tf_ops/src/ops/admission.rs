@@ -283,7 +283,7 @@ impl TableOp for Stats {
         outputs: &[Arg {
             name: "stats",
             dtype: "int64",
-            shape: "(21)",
+            shape: "(23)",
             doc: "Rows in use; the row budget; bytes of rows, of the index, of the history; rows \
                   for each thousand of the budget; distinct keys of training batches that had a \
                   row, that got one, and that were refused; keys that were evicted; gradients \
@@ -291,7 +291,10 @@ impl TableOp for Stats {
                   offset once an update; rows in memory, on disk; the most rows in memory; \
                   distinct rows of batches that were in memory, that were read from disk; bytes \
                   read, written; bytes of the files; nanoseconds that steps waited for rows; \
-                  batches ahead whose rows were let go for want of memory.",
+                  batches ahead whose rows were let go for want of memory; of embeddings of 2 bytes \
+                  a value, finite values that were beyond the largest one and became it, and \
+                  infinities and not-a-numbers that were written, since the table was made or \
+                  restored.",
         }],
         attrs: &[],
         errors: "none of its own.",
@@ -313,7 +316,7 @@ fn set_vector(context: &Context, values: &[i64]) -> Result<()> {
 }
 
 /// The numbers of a table, in the order of the output `stats`.
-fn numbers(table: &Table) -> [i64; 21] {
+fn numbers(table: &Table) -> [i64; 23] {
     let stats = table.stats();
     let load = stats.rows.saturating_mul(1000) / stats.capacity.max(1);
     // A table without a tier has all rows in memory, and finds them there without counting.
@@ -344,6 +347,8 @@ fn numbers(table: &Table) -> [i64; 21] {
         tier.bytes_on_disk,
         tier.wait_nanoseconds,
         tier.given_up,
+        stats.saturated,
+        stats.not_finite,
     ];
     values.map(|value| value as i64)
 }

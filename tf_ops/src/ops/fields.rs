@@ -67,7 +67,11 @@ fn fields(names: &[Input], initial: &Input) -> Result<Vec<Field>> {
             Field::Embedding
         } else {
             let name = name.into();
-            let slot = SlotSpec { name, initial };
+            let slot = SlotSpec {
+                name,
+                initial,
+                per_row: false,
+            };
             checkpoint::check_slot(&slot)?;
             Field::Slot(slot)
         };

@@ -53,7 +53,7 @@ impl OpKernel for Export {
                 name: "values",
                 dtype: "N * float",
                 shape: "N times (n, dim)",
-                doc: "Each field of the rows.",
+                doc: "Each field of the rows; (n, 1) for a slot of one float a row.",
             },
         ],
         attrs: &[Attr {
@@ -81,20 +81,20 @@ impl OpKernel for Export {
             let mut keys = context.allocate::<i64>(&[rows])?;
             let (mut parts, mut values) = (Vec::new(), Vec::new());
             for name in &names {
-                parts.push(part_of(&snapshot, name)?);
-                values.push(context.allocate::<f32>(&[rows, dim as i64])?);
+                parts.push(part_of(&snapshot, name, dim)?);
+                let (_, width) = parts[parts.len() - 1];
+                values.push(context.allocate::<f32>(&[rows, width as i64])?);
             }
             // Rows go from the table into the outputs, with no copy between.
             let mut key_places = keys.values().iter_mut();
-            let places = values
-                .iter_mut()
-                .map(|out| out.values().chunks_exact_mut(dim));
-            let mut places: Vec<_> = parts.into_iter().zip(places).collect();
+            let places = values.iter_mut().zip(&parts);
+            let places = places.map(|(out, (_, width))| out.values().chunks_exact_mut(*width));
+            let mut places: Vec<_> = parts.iter().zip(places).collect();
             let differs = || Error::new(Kind::Internal, "the table has other rows than it told");
             snapshot.for_each_row(&mut |key, row| {
                 *key_places.next().ok_or_else(differs)? = key;
-                for (part, places) in &mut places {
-                    let found = row.chunks_exact(dim).nth(*part).ok_or_else(differs)?;
+                for ((start, width), places) in &mut places {
+                    let found = row.get(*start..start + width).ok_or_else(differs)?;
                     places.next().ok_or_else(differs)?.copy_from_slice(found);
                 }
                 Ok(())
@@ -111,15 +111,22 @@ impl OpKernel for Export {
     }
 }
 
-/// Where a field stands in a row: 0 is the embedding, 1 the first slot.
-fn part_of(snapshot: &Snapshot<'_>, name: &Input) -> Result<usize> {
+/// Where a field stands in a row, and how many floats it has.
+fn part_of(snapshot: &Snapshot<'_>, name: &Input, dim: usize) -> Result<(usize, usize)> {
     let wanted = String::from_utf8_lossy(name.values::<u8>()?);
     if wanted.is_empty() {
-        return Ok(0);
+        return Ok((0, dim));
     }
     let slots = snapshot.slots();
     let found = slots.iter().position(|slot| slot.name == wanted);
-    found.map(|at| 1 + at).ok_or_else(|| {
+    let before = |at| {
+        slots[..at]
+            .iter()
+            .map(|slot| slot.floats(dim))
+            .sum::<usize>()
+    };
+    let place = |at: usize| (dim + before(at), slots[at].floats(dim));
+    found.map(place).ok_or_else(|| {
         let known: Vec<&str> = slots.iter().map(|slot| slot.name.as_ref()).collect();
         Error::new(Kind::NotFound, "the table has no such slot")
             .with("slot", &wanted)

@@ -75,7 +75,12 @@ pub fn render() -> String {
                 Some(number) => format!("Starts at {number}."),
                 None => format!("Starts at {}.", slot.initial),
             };
-            let _ = writeln!(page, "| slot | {} | {start} |", slot.name);
+            let form = if slot.per_row {
+                " One float for a row."
+            } else {
+                ""
+            };
+            let _ = writeln!(page, "| slot | {} | {start}{form} |", slot.name);
         }
     }
     page

@@ -5,8 +5,8 @@ use super::super::parts::open;
 use super::history::{compare, HistoryDifference};
 use super::keys::Keys;
 use super::layout::{Layout, PartFile};
-use super::stream::{cut, floats, keys, Progress, Stream};
-use crate::{Error, Kind, Result};
+use super::stream::{cut, keys, values_of, Progress, Stream};
+use crate::{Error, Kind, Result, RowDtype};
 use serde::Serialize;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -68,6 +68,7 @@ pub struct Difference {
 ///
 /// # Errors
 /// `NotFound`, `DataLoss` or `Io` with the file's path for a table that is not sound;
+/// `InvalidArgument` for embeddings of different types;
 /// `ResourceExhausted` if there is no memory for the keys.
 pub fn diff(
     here: &Path,
@@ -106,6 +107,14 @@ pub fn diff(
     if dims.0 == dims.1 {
         for part in first.parts.iter().skip(1) {
             if let Some(other) = second.parts.iter().find(|other| other.name == part.name) {
+                if (part.dtype, part.width) != (other.dtype, other.width) {
+                    return Err(Error::invalid("the tables have values of different types")
+                        .with("part", &part.name)
+                        .with("path", here.display())
+                        .with("type", form(part))
+                        .with("other_path", there.display())
+                        .with("other_type", form(other)));
+                }
                 pairs.push(Pair::open(part, other)?);
             }
         }
@@ -126,8 +135,8 @@ pub fn diff(
         progress.advance(bytes.len())?;
         let mut differs = vec![false; window_keys.len()];
         for pair in &mut pairs {
-            pair.compare(&window_keys, &matched, &mut differs, width)?;
-            progress.advance(count.saturating_mul(width) as usize)?;
+            pair.compare(&window_keys, &matched, &mut differs)?;
+            progress.advance(count.saturating_mul(pair.width) as usize)?;
         }
         for (key, differs) in window_keys.iter().zip(&differs) {
             if *differs {
@@ -243,6 +252,9 @@ struct Pair<'a> {
     here: Stream,
     there: File,
     there_path: &'a Path,
+    dtype: RowDtype,
+    /// Bytes of a row.
+    width: u64,
     found: PartDifference,
     largest: f64,
     window: Vec<u8>,
@@ -255,6 +267,8 @@ impl<'a> Pair<'a> {
             here: Stream::new(&here.path, open(&here.path)?.0),
             there: open(&there.path)?.0,
             there_path: &there.path,
+            dtype: here.dtype,
+            width: here.width.unwrap_or(0),
             found: PartDifference {
                 name: here.name.clone(),
                 rows: 0,
@@ -274,8 +288,8 @@ impl<'a> Pair<'a> {
         keys: &[i64],
         matched: &[(u64, usize)],
         differs: &mut [bool],
-        width: u64,
     ) -> Result<()> {
+        let width = self.width;
         let row_bytes = width as usize;
         self.window.resize(keys.len().saturating_mul(row_bytes), 0);
         self.here.read_exact(&mut self.window)?;
@@ -311,7 +325,7 @@ impl<'a> Pair<'a> {
                 if let Some(differs) = differs.get_mut(*at) {
                     *differs = true;
                 }
-                let largest = largest(here, there);
+                let largest = largest(self.dtype, here, there);
                 self.found.rows += 1;
                 if largest > self.largest || self.found.key.is_none() {
                     self.largest = largest;
@@ -327,8 +341,14 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// The largest absolute difference of two rows; infinite beside a float that is not finite.
-fn largest(here: &[u8], there: &[u8]) -> f64 {
+/// What the values of a part are.
+fn form(part: &PartFile) -> String {
+    let count = part.width.unwrap_or(0) / part.dtype.bytes() as u64;
+    format!("{} {}", count, part.dtype)
+}
+
+/// The largest absolute difference of two rows; infinite beside a value that is not finite.
+fn largest(dtype: RowDtype, here: &[u8], there: &[u8]) -> f64 {
     let difference = |(here, there): (f32, f32)| {
         if here.to_bits() == there.to_bits() {
             return 0.0;
@@ -340,8 +360,8 @@ fn largest(here: &[u8], there: &[u8]) -> f64 {
             difference
         }
     };
-    floats(here)
-        .zip(floats(there))
+    values_of(dtype, here)
+        .zip(values_of(dtype, there))
         .map(difference)
         .fold(0.0, f64::max)
 }

@@ -2,7 +2,7 @@
 
 use super::super::manifest::{Manifest, Recorded};
 use super::super::whole::Seal;
-use crate::{Result, SlotSpec};
+use crate::{Result, RowDtype, SlotSpec};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,9 @@ pub struct Slot {
     pub name: String,
     /// Where new rows start; none if no manifest says it.
     pub initial: Option<f32>,
+    /// Whether it is one float for a row; told only where it is so.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub per_row: bool,
 }
 
 /// A manifest of any version; without one, nothing but version 0.
@@ -23,6 +26,8 @@ pub(super) struct Facts {
     pub(super) path: PathBuf,
     pub(super) rows: Option<u64>,
     pub(super) dim: Option<u64>,
+    /// The type of the embeddings' values.
+    pub(super) row_dtype: RowDtype,
     pub(super) slots: Vec<Slot>,
     /// Whether `slots` are all; else the directory tells.
     pub(super) lists_slots: bool,
@@ -47,12 +52,14 @@ pub(super) fn facts(dir: &Path) -> Result<Facts> {
     let slot = |slot: &SlotSpec| Slot {
         name: slot.name.to_string(),
         initial: Some(slot.initial),
+        per_row: slot.per_row,
     };
     Ok(Facts {
         version: manifest.version,
         path: manifest.path,
         rows: Some(manifest.rows),
         dim: Some(manifest.dim),
+        row_dtype: manifest.row_dtype,
         slots: manifest.slots.iter().map(slot).collect(),
         lists_slots: true,
         files: manifest.files,

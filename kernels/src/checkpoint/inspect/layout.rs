@@ -1,14 +1,12 @@
 //! What a table's directory holds, by its manifest, its attribute files and the sizes of its data
 //! files.
 
-use super::super::format::{
-    damaged, named, ATTRIBUTE, DATA, EMBEDDING, FLOAT_BYTES, KEY, KEY_BYTES,
-};
+use super::super::format::{damaged, named, ATTRIBUTE, DATA, EMBEDDING, KEY, KEY_BYTES};
 use super::super::parts::{attribute, check_width, find_slots, open};
 use super::super::whole::check_membership;
 use super::facts::{facts, Facts, Slot};
 use super::history::{find, Found, HistoryFacts};
-use crate::{Error, Result, MAX_DIM};
+use crate::{Error, Result, RowDtype, MAX_DIM};
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -109,6 +107,8 @@ pub fn describe(dir: &Path) -> Result<Description> {
 pub(super) struct PartFile {
     pub(super) name: String,
     pub(super) path: PathBuf,
+    /// The type of its values; keys have none.
+    pub(super) dtype: RowDtype,
     /// Bytes of a record, if its attribute is good.
     pub(super) width: Option<u64>,
     /// Bytes of the file; 0 if there is none.
@@ -153,6 +153,7 @@ impl Layout {
                 .map(|slot| Slot {
                     name: slot.name.to_string(),
                     initial: None,
+                    per_row: false,
                 })
                 .collect();
         }
@@ -176,14 +177,23 @@ impl Layout {
         }
         let rows = counted.or(facts.rows);
         let mut dim = facts.dim;
-        let mut parts = vec![part(&keys, KEY, Some(KEY_BYTES), rows, &mut fault)];
-        let names = facts.slots.iter().map(|slot| slot.name.as_str());
-        for name in std::iter::once(EMBEDDING).chain(names) {
+        let float = RowDtype::Float32;
+        let mut parts = vec![part(&keys, (KEY, float), Some(KEY_BYTES), rows, &mut fault)];
+        let slots = facts.slots.iter();
+        let slots = slots.map(|slot| (slot.name.as_str(), slot.per_row, float));
+        for (name, per_row, dtype) in
+            std::iter::once((EMBEDDING, false, facts.row_dtype)).chain(slots)
+        {
             let path = dir.join(name);
-            let shape = float_shape(&path, rows, dim).map_err(|error| fault(&error));
-            dim = dim.or(shape.ok());
-            let width = shape.ok().map(|dim| dim.saturating_mul(FLOAT_BYTES));
-            parts.push(part(&path, name, width, rows, &mut fault));
+            let count = if per_row { Some(1) } else { dim };
+            let shape = value_shape(&path, rows, (count, dtype)).map_err(|error| fault(&error));
+            if !per_row {
+                dim = dim.or(shape.ok());
+            }
+            let width = shape
+                .ok()
+                .map(|count| count.saturating_mul(dtype.bytes() as u64));
+            parts.push(part(&path, (name, dtype), width, rows, &mut fault));
         }
         let history = find(dir, &facts, &mut fault);
         Ok(Layout {
@@ -209,11 +219,15 @@ impl Layout {
     }
 }
 
-/// The dim that an attribute file of floats names, which must fit the rest.
-fn float_shape(dir: &Path, rows: Option<u64>, dim: Option<u64>) -> Result<u64> {
+/// The number of values a row that an attribute file names, which must fit the rest.
+fn value_shape(
+    dir: &Path,
+    rows: Option<u64>,
+    (dim, dtype): (Option<u64>, RowDtype),
+) -> Result<u64> {
     let [found, width, size] = attribute(dir)?;
     let path = dir.join(ATTRIBUTE);
-    check_width(size, FLOAT_BYTES, &path)?;
+    check_width(size, dtype.bytes() as u64, &path)?;
     if !(1..=MAX_DIM as u64).contains(&width) {
         return Err(damaged("no table has such a dim", &path)
             .with("dim", width)
@@ -238,7 +252,7 @@ fn float_shape(dir: &Path, rows: Option<u64>, dim: Option<u64>) -> Result<u64> {
 /// The data file in `dir`, whose size must fit.
 fn part(
     dir: &Path,
-    name: &str,
+    (name, dtype): (&str, RowDtype),
     width: Option<u64>,
     rows: Option<u64>,
     fault: &mut dyn FnMut(&Error),
@@ -266,6 +280,7 @@ fn part(
     PartFile {
         name: name.to_owned(),
         path,
+        dtype,
         width,
         bytes,
     }

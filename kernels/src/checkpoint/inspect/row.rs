@@ -3,7 +3,7 @@
 use super::super::parts::open;
 use super::history::KeyHistory;
 use super::layout::{Layout, PartFile};
-use super::stream::{cut, floats, keys, Progress, Stream};
+use super::stream::{cut, keys, values_of, Progress, Stream};
 use crate::Result;
 use serde::{Serialize, Serializer};
 use std::os::unix::fs::FileExt;
@@ -104,6 +104,6 @@ fn values(part: &PartFile, position: u64) -> Result<PartValues> {
         .map_err(|cause| cut(cause, &part.path))?;
     Ok(PartValues {
         name: part.name.clone(),
-        values: floats(&bytes).map(Number).collect(),
+        values: values_of(part.dtype, &bytes).map(Number).collect(),
     })
 }

@@ -1,7 +1,8 @@
 //! Files in blocks, with a caller who is told how far it is and may stop it.
 
 use super::super::format::{damaged, refused, BLOCK_BYTES};
-use crate::{Error, Kind, Result};
+use crate::halves::from_bytes;
+use crate::{Error, Kind, Result, RowDtype};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -99,9 +100,15 @@ pub(super) fn keys(bytes: &[u8]) -> impl Iterator<Item = i64> + '_ {
         .map(|word| word.try_into().map_or(0, i64::from_le_bytes))
 }
 
-/// The floats in whole records of `bytes`.
-pub(super) fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {
-    bytes
-        .chunks_exact(4)
-        .map(|word| word.try_into().map_or(0.0, f32::from_le_bytes))
+/// The values of a type in whole records of `bytes`, as floats.
+pub(super) fn values_of(dtype: RowDtype, bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {
+    let value = move |bytes: &[u8]| match dtype.half() {
+        None => bytes.try_into().map_or(0.0, f32::from_le_bytes),
+        Some(half) => {
+            let mut value = [0.0];
+            from_bytes(half, bytes, &mut value);
+            value[0]
+        }
+    };
+    bytes.chunks_exact(dtype.bytes()).map(value)
 }

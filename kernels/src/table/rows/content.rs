@@ -1,12 +1,15 @@
 //! The rows of a table, and which of them are in use.
 
+use crate::halves::Unusual;
 use crate::index::Index;
 use crate::stores::{no_frames, RowPart, Store, Waiting};
 use crate::sync::{RwLock, RwLockReadGuard};
 use crate::table::rows::changes::Changes;
 use crate::table::rows::free_rows::FreeRows;
+use crate::table::rows::half_rows::HalfRows;
+use crate::table::rows::layout::Layout;
 use crate::table::rows::offset::{Births, Unfit, MAX_ROWS};
-use crate::{Decay, Error, Kind, Pool, Result, SlotSpec, PADDING};
+use crate::{Decay, Error, Kind, Pool, Result, SlotSpec, TableConfig, PADDING};
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::Arc;
@@ -30,7 +33,10 @@ pub(crate) struct Content {
     /// moments lets it catch up, or all of them ([`Content::catch_up`]). As long as there are rows
     /// on disk it stays: rows that come from there may wait whatever the others do.
     pub(crate) waiting: Option<Box<Waiting>>,
-    dim: usize,
+    /// Where embedding and slots are in a record.
+    pub(crate) layout: Layout,
+    /// Of a table whose embeddings have 2 bytes a value.
+    pub(crate) halves: Option<Box<HalfRows>>,
     capacity: u64,
     /// Free rows; the lowest are used again first, so that rows in use lie close together.
     free_rows: FreeRows,
@@ -74,19 +80,29 @@ impl Offsets<'_> {
 }
 
 impl Content {
-    /// No rows.
-    pub(crate) fn new(dim: usize, capacity: u64, slots: Vec<SlotSpec>) -> Content {
-        let store = Store::in_memory(dim * (1 + slots.len()), capacity);
-        Content::on(store, dim, capacity, slots)
+    /// No rows of a table, in a store that has none.
+    pub(crate) fn new(
+        store: Store,
+        config: &TableConfig,
+        capacity: u64,
+        slots: Vec<SlotSpec>,
+    ) -> Content {
+        let (layout, halves) = (Layout::of(config), HalfRows::of(config));
+        Content::on(store, (layout, halves), capacity, slots)
     }
 
-    /// No rows, in a store that has none.
-    pub(crate) fn on(store: Store, dim: usize, capacity: u64, slots: Vec<SlotSpec>) -> Content {
+    fn on(
+        store: Store,
+        (layout, halves): (Layout, Option<Box<HalfRows>>),
+        capacity: u64,
+        slots: Vec<SlotSpec>,
+    ) -> Content {
         Content {
             store,
             slots,
             waiting: None,
-            dim,
+            layout,
+            halves,
             capacity,
             free_rows: FreeRows::default(),
             lowest: 0,
@@ -101,8 +117,14 @@ impl Content {
     /// A content without rows, and with the same slots, that takes the place of this one; a tier's
     /// files are emptied.
     pub(in crate::table) fn emptied(&self) -> Content {
-        let (dim, capacity, slots) = (self.dim, self.capacity, self.slots.clone());
-        Content::on(self.store.emptied(capacity), dim, capacity, slots)
+        let (capacity, slots) = (self.capacity, self.slots.clone());
+        let halves = self.halves.as_ref().map(|halves| halves.emptied());
+        Content::on(
+            self.store.emptied(capacity),
+            (self.layout, halves),
+            capacity,
+            slots,
+        )
     }
 
     /// How many new rows find a place in memory; `None` for any number.
@@ -231,6 +253,14 @@ impl Content {
         Ok(rows)
     }
 
+    /// Notes the keys of new rows, of which so many of the first are in memory.
+    pub(crate) fn name(&mut self, keys: &[i64], rows: &[u32], here: usize) {
+        self.store.name(&keys[..here], &rows[..here]);
+        if let Some(halves) = &mut self.halves {
+            halves.name(keys, rows);
+        }
+    }
+
     /// Takes rows out of use.
     pub(crate) fn free(&mut self, rows: &[u32]) {
         self.births.write().free(rows);
@@ -288,6 +318,9 @@ impl Content {
         scratch.extend_from_slice(self.store.row(row)?);
         self.store.row_mut(to)?.copy_from_slice(scratch);
         self.changes.moved(row, to);
+        if let Some(halves) = &mut self.halves {
+            halves.moved(row, to);
+        }
         if let Some(waiting) = &mut self.waiting {
             waiting.moved(row, to);
         }
@@ -303,6 +336,9 @@ impl Content {
         let rows = self.free_rows.end(self.store.rows());
         let memory = self.store.truncate(rows);
         self.free_rows.truncate(rows);
+        if let Some(halves) = &mut self.halves {
+            halves.truncate(rows);
+        }
         self.births.write().truncate(rows);
         self.swept = self.free_rows.len();
         memory
@@ -335,21 +371,37 @@ impl Content {
         &self.frozen
     }
 
-    /// Where each of `wanted` starts in a row, in floats. Slots that the rows lack are added: all
+    /// Where each of `wanted` starts in a record, in words. Slots that the rows lack are added: all
     /// rows move once.
     ///
     /// # Errors
-    /// `ResourceExhausted`; nothing changed.
-    pub(crate) fn slots_for(&mut self, wanted: &[SlotSpec]) -> Result<Vec<usize>> {
+    /// `ResourceExhausted`; `InvalidArgument` for a slot that the rows have with a float for each
+    /// column where one for the row is wanted, or the other way round, and for an optimizer with a
+    /// `decay` if embeddings have 2 bytes a value. Nothing changed.
+    pub(crate) fn slots_for(
+        &mut self,
+        wanted: &[SlotSpec],
+        decay: Option<Decay>,
+    ) -> Result<Vec<usize>> {
+        if self.halves.is_some() && decay.is_some() {
+            return Err(Error::invalid(
+                "an optimizer that changes rows without a gradient cannot update rows of 2 bytes a \
+                 value: use lazy_adam or rowwise_adam, or row_dtype=\"float32\"",
+            )
+            .with("row_dtype", self.layout.dtype));
+        }
         let known = self.slots.len();
         let mut slots = self.slots.clone();
         let mut changed = false;
-        let mut starts = Vec::with_capacity(wanted.len());
+        let mut places = Vec::with_capacity(wanted.len());
         for spec in wanted {
             let at = match slots.iter_mut().position(|slot| slot.name == spec.name) {
                 // Files may have brought the slot, without what the optimizer starts it at or with
                 // another setting: rows that are made from now on follow the optimizer.
                 Some(at) => {
+                    if slots[at].per_row != spec.per_row {
+                        return Err(other_width(&slots[at]));
+                    }
                     changed |= slots[at].initial.to_bits() != spec.initial.to_bits();
                     slots[at].initial = spec.initial;
                     at
@@ -359,11 +411,12 @@ impl Content {
                     slots.len() - 1
                 }
             };
-            starts.push(self.dim * (1 + at));
+            places.push(at);
         }
+        let layout = self.layout;
         if slots.len() > known {
-            let (dim, width) = (self.dim, self.store.width());
-            let wider = dim * (1 + slots.len());
+            let (dim, width) = (layout.dim, self.store.width());
+            let wider = layout.width(&slots);
             self.store.widen(wider, self.capacity, |row| {
                 fill_slots(&mut row[width..], dim, &slots[known..]);
             })?;
@@ -374,7 +427,8 @@ impl Content {
         }
         self.slots = slots;
         self.initials += u64::from(changed);
-        Ok(starts)
+        let places = places.into_iter();
+        Ok(places.map(|at| layout.start(&self.slots, at)).collect())
     }
 
     /// Begins a step of an optimizer whose slots are at `starts`. All rows in memory catch up if it
@@ -401,7 +455,7 @@ impl Content {
                     Some(waiting) if goes_on => waiting.begin(decay),
                     _ => {
                         self.catch_up_on_disk(pool)?;
-                        let size = (self.dim, rows);
+                        let size = (self.layout.dim, rows);
                         let waiting = Waiting::new(decay, starts, size, &self.frozen);
                         self.waiting = Some(Box::new(waiting));
                     }
@@ -458,8 +512,9 @@ impl Content {
 
     /// Writes the initial values of all slots of a row.
     pub(crate) fn reset_slots(&self) -> impl Fn(&mut [f32]) + Sync + use<> {
-        let (dim, slots) = (self.dim, self.slots.clone());
-        move |row| fill_slots(&mut row[dim..], dim, &slots)
+        let (Layout { dim, .. }, words) = (self.layout, self.layout.words());
+        let slots = self.slots.clone();
+        move |row| fill_slots(&mut row[words..], dim, &slots)
     }
 
     /// [`Content::reset_slots`] of some rows.
@@ -472,10 +527,17 @@ impl Content {
         }
     }
 
+    /// How many values could not be stored in 2 bytes.
+    pub(in crate::table) fn unusual(&self) -> Unusual {
+        let halves = self.halves.as_ref();
+        halves.map_or_else(Unusual::default, |halves| halves.unusual())
+    }
+
     /// Bytes of the bookkeeping.
     pub(crate) fn other_bytes(&self) -> u64 {
         let waiting = self.waiting.as_ref().map_or(0, |one| one.bytes());
-        let rows = self.free_rows.bytes() + self.frozen.capacity() * 4 + waiting;
+        let halves = self.halves.as_ref().map_or(0, |one| one.bytes());
+        let rows = self.free_rows.bytes() + self.frozen.capacity() * 4 + waiting + halves;
         (rows + self.changes.bytes() + self.births.read().bytes()) as u64 + self.store.other_bytes()
     }
 
@@ -505,8 +567,19 @@ fn numbered(rows: usize) -> Result<()> {
     .with("rows", rows))
 }
 
-fn fill_slots(values: &mut [f32], dim: usize, slots: &[SlotSpec]) {
-    for (slot, spec) in values.chunks_exact_mut(dim).zip(slots) {
+/// A slot is not in the form that is wanted.
+#[cold]
+pub(in crate::table) fn other_width(slot: &SlotSpec) -> Error {
+    let has = if slot.per_row { "row" } else { "column" };
+    Error::invalid("the rows have this slot in another form")
+        .with("slot", &slot.name)
+        .with("a_float_for_each", has)
+}
+
+fn fill_slots(mut values: &mut [f32], dim: usize, slots: &[SlotSpec]) {
+    for spec in slots {
+        let (slot, rest) = values.split_at_mut(spec.floats(dim));
         slot.fill(spec.initial);
+        values = rest;
     }
 }

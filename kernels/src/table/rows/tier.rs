@@ -5,6 +5,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::sync::Mutex;
 use crate::table::rows::content::Content;
 use crate::table::rows::crowding::Crowding;
+use crate::table::rows::layout::Layout;
 use crate::table::{TableConfig, TierConfig};
 use crate::tier::Files;
 use crate::{Result, SlotSpec};
@@ -104,11 +105,12 @@ pub(in crate::table) fn empty_content(
     tier: Option<&Tier>,
     slots: Vec<SlotSpec>,
 ) -> Result<Content> {
+    let width = Layout::of(config).width(&slots);
     let Some(tier) = tier else {
-        return Ok(Content::new(config.dim, capacity, slots));
+        let store = Store::in_memory(width, capacity);
+        return Ok(Content::new(store, config, capacity, slots));
     };
-    let width = config.dim * (1 + slots.len());
     let store = Store::with_tier(&tier.setup, width, capacity);
     let store = store.map_err(|error| error.with("table", &config.name))?;
-    Ok(Content::on(store, config.dim, capacity, slots))
+    Ok(Content::new(store, config, capacity, slots))
 }

@@ -247,6 +247,7 @@ impl Table {
     pub fn stats(&self) -> Stats {
         let memory = self.memory();
         let counters = &self.keys().counters;
+        let unusual = self.content().read().unusual();
         Stats {
             rows: self.len(),
             capacity: self.capacity(),
@@ -258,6 +259,8 @@ impl Table {
             refused: counters.refused.load(Relaxed),
             evicted: counters.evicted.load(Relaxed),
             stale: counters.stale.load(Relaxed),
+            saturated: unusual.saturated,
+            not_finite: unusual.not_finite,
             tier: self.tier_stats(),
         }
     }

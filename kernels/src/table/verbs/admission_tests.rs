@@ -14,6 +14,7 @@ fn table() -> Arc<Table> {
         init_param: 1.0,
         frozen_keys: Vec::new(),
         admission_sketch_bytes: 0,
+        row_storage: crate::RowStorage::default(),
     };
     Arc::new(Table::new(config).unwrap())
 }

@@ -10,9 +10,10 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::table::disk::expect_all;
 use crate::table::engine::{zeros, LockedIndex};
 use crate::table::rows::content::Content;
+use crate::table::rows::half_rows::HalfRows;
 use crate::table::rows::offset::Unfit;
 use crate::table::{LookupGradients, Table, Target};
-use crate::{Columns, Error, Ids, Pool, Result, RowOptimizer};
+use crate::{Columns, Error, Ids, Pool, Result, Rounding, RowOptimizer};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -116,7 +117,8 @@ impl Table {
     }
 
     /// Creates or overwrites embeddings, `(n)` ids and `(n, dim)` rows; the last occurrence of a
-    /// key wins and its slots start again at their initial values. Padding is skipped.
+    /// key wins and its slots start again at their initial values. Padding is skipped. A `row_dtype`
+    /// of 2 bytes gets the nearest values.
     ///
     /// # Errors
     /// `InvalidArgument` for a wrong length, `ResourceExhausted` over the budget; a failed call
@@ -144,6 +146,7 @@ impl Table {
         let offset = |at: usize| offsets.get(inverse[at] as usize).copied().unwrap_or(-1);
         let dealt = self.deal(pool, content, ids.len(), offset)?;
         let reset_slots = content.reset_slots();
+        let halves = content.halves.as_deref();
         let parts = content.store.split(dealt.owners);
         pool.each(
             parts.into_iter().enumerate().collect(),
@@ -151,7 +154,14 @@ impl Table {
                 for (row, position) in dealt.of(owner) {
                     let at = position as usize * dim;
                     if let Some(row) = part.row_mut(row) {
-                        row[..dim].copy_from_slice(&rows[at..at + dim]);
+                        let values = &rows[at..at + dim];
+                        match halves {
+                            None => row[..dim].copy_from_slice(values),
+                            Some(halves) => {
+                                let key = ids.get(position as usize);
+                                halves.set(Rounding::Nearest, key, values, row);
+                            }
+                        }
                         reset_slots(row);
                     }
                 }
@@ -258,7 +268,7 @@ impl Table {
         optimizer: &dyn RowOptimizer,
     ) -> Result<u64> {
         let starts = content
-            .slots_for(&optimizer.slots())
+            .slots_for(&optimizer.slots(), optimizer.decay())
             .map_err(|error| error.with("table", &self.config().name))?;
         let decay = optimizer.decay();
         content
@@ -268,8 +278,12 @@ impl Table {
             .counters
             .stale
             .fetch_add(dealt.stale, Ordering::Relaxed);
+        if let Some(halves) = &mut content.halves {
+            halves.updates += 1;
+        }
         let frozen = content.frozen().to_vec();
         let updated = AtomicU64::new(0);
+        let halves = content.halves.as_deref();
         let waiting = content.waiting.as_deref();
         let ahead = rows_ahead(content.store.width());
         let parts = content.store.split(dealt.owners);
@@ -282,6 +296,8 @@ impl Table {
             };
             let job = Job {
                 dim: self.dim(),
+                words: content.layout.words(),
+                halves,
                 ahead,
                 grads,
                 optimizer,
@@ -401,6 +417,10 @@ impl Gradients for Keyed<'_> {
 /// What updating rows takes.
 struct Job<'a, G> {
     dim: usize,
+    /// Words of an embedding.
+    words: usize,
+    /// Of a table whose embeddings have 2 bytes a value.
+    halves: Option<&'a HalfRows>,
     /// Rows that are prefetched ahead of the one that is updated.
     ahead: usize,
     grads: &'a G,
@@ -420,8 +440,12 @@ impl<G: Gradients> Job<'_, G> {
         let (mut sum, mut scratch) = (vec![0.0; self.dim], vec![0.0; self.dim]);
         let mut updated = 0;
         let ahead = self.ahead;
+        let mut halves = self.halves.map(|halves| HalfUpdate::new(self, halves));
         let prefetch = |part: &_, row| {
             RowPart::prefetch(part, row);
+            if let Some(halves) = self.halves {
+                halves.prefetch(row);
+            }
             if let Some(waiting) = self.waiting {
                 waiting.prefetch(row);
             }
@@ -454,9 +478,46 @@ impl<G: Gradients> Job<'_, G> {
                 waiting.catch_up(of_row, row);
                 waiting.note(of_row, self.steps);
             }
-            self.optimizer.update(row, self.starts, grad);
+            match &mut halves {
+                None => self.optimizer.update(row, self.starts, grad),
+                Some(halves) => halves.run(self.optimizer, of_row, row, grad),
+            }
             updated += 1;
         }
         updated
+    }
+}
+
+/// Updates rows of 2 bytes a value as floats.
+struct HalfUpdate<'a> {
+    halves: &'a HalfRows,
+    words: usize,
+    dim: usize,
+    /// A row `[embedding | slots ..]` of floats.
+    floats: Vec<f32>,
+    /// Where slots start in it.
+    starts: Vec<usize>,
+}
+
+impl<'a> HalfUpdate<'a> {
+    fn new<G>(job: &Job<'a, G>, halves: &'a HalfRows) -> HalfUpdate<'a> {
+        let (dim, words) = (job.dim, job.words);
+        HalfUpdate {
+            halves,
+            words,
+            dim,
+            floats: vec![0.0; dim],
+            starts: job.starts.iter().map(|start| start - words + dim).collect(),
+        }
+    }
+
+    fn run(&mut self, optimizer: &dyn RowOptimizer, number: u32, row: &mut [f32], grad: &[f32]) {
+        let (dim, words) = (self.dim, self.words);
+        self.floats.resize(dim + row.len() - words, 0.0);
+        self.halves.read(row, &mut self.floats[..dim]);
+        self.floats[dim..].copy_from_slice(&row[words..]);
+        optimizer.update(&mut self.floats, &self.starts, grad);
+        self.halves.write(number, &self.floats[..dim], row);
+        row[words..].copy_from_slice(&self.floats[dim..]);
     }
 }

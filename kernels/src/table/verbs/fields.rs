@@ -5,7 +5,7 @@ use crate::mem::NONE;
 use crate::stores::RowPart;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::RwLockReadGuard;
-use crate::table::rows::content::Content;
+use crate::table::rows::content::{other_width, Content};
 use crate::table::rows::key_map::KeyMap;
 use crate::table::rows::offset::Unfit;
 use crate::table::verbs::apply::distinct;
@@ -63,16 +63,22 @@ impl BatchRows<'_> {
     /// Copies a field of the distinct rows, `(u, dim)`.
     ///
     /// # Errors
-    /// `InvalidArgument` for a wrong length.
+    /// `InvalidArgument` for a wrong length, and for a slot with one float for the row.
     pub fn read(&self, pool: &Pool, field: &Field, out: &mut [f32]) -> Result<()> {
         let dim = self.table.dim();
         self.table.floats("out", out.len(), self.rows.len())?;
-        let start = match field {
-            Field::Embedding => 0,
+        let (layout, halves) = (self.content.layout, self.content.halves.as_deref());
+        let (start, halves) = match field {
+            Field::Embedding => (0, halves),
             Field::Slot(spec) => {
-                let mut slots = self.content.slots.iter();
-                match slots.position(|slot| slot.name == spec.name) {
-                    Some(at) => dim * (1 + at),
+                let slots = &self.content.slots;
+                match slots.iter().position(|slot| slot.name == spec.name) {
+                    Some(at) if slots[at].per_row != spec.per_row => {
+                        return Err(
+                            other_width(&slots[at]).with("table", &self.table.config().name)
+                        );
+                    }
+                    Some(at) => (layout.start(slots, at), None),
                     None => {
                         out.fill(spec.initial);
                         return Ok(());
@@ -89,7 +95,10 @@ impl BatchRows<'_> {
                 if let Some(waiting) = &self.content.waiting {
                     row = waiting.caught_up(number, row, &mut now);
                 }
-                out.copy_from_slice(&row[start..start + dim]);
+                match halves {
+                    Some(halves) => halves.read(row, out),
+                    None => out.copy_from_slice(&row[start..start + dim]),
+                }
             }
             Ok(())
         })
@@ -183,7 +192,7 @@ impl Table {
             })
             .collect();
         let mut slots = content
-            .slots_for(&slots)
+            .slots_for(&slots, None)
             .map_err(|error| error.with("table", &self.config().name))?
             .into_iter();
         let starts: Vec<usize> = fields
@@ -194,6 +203,9 @@ impl Table {
             })
             .collect();
         content.begin_step(pool, None, &[])?;
+        if let Some(halves) = &mut content.halves {
+            halves.updates += 1;
+        }
         self.keys()
             .counters
             .stale
@@ -202,11 +214,13 @@ impl Table {
         let updated = AtomicU64::new(0);
         let content = &mut *content;
         let waiting = content.waiting.as_deref();
+        let halves = content.halves.as_deref();
         let parts = content.store.split(dealt.owners);
         pool.each(
             parts.into_iter().enumerate().collect(),
             |(owner, mut part)| {
                 let mut written = 0;
+                let mut floats = vec![0.0; if halves.is_some() { dim } else { 0 }];
                 for (number, position) in dealt.of(owner) {
                     if frozen.binary_search(&number).is_ok() {
                         continue;
@@ -220,8 +234,15 @@ impl Table {
                     }
                     let at = position as usize * dim;
                     for (update, &start) in fields.iter().zip(&starts) {
-                        let now = &mut row[start..start + dim];
-                        merge(now, &update.old[at..at + dim], &update.new[at..at + dim]);
+                        let (old, new) = (&update.old[at..at + dim], &update.new[at..at + dim]);
+                        match halves.filter(|_| update.field == Field::Embedding) {
+                            Some(halves) => {
+                                halves.read(row, &mut floats);
+                                merge(&mut floats, old, new);
+                                halves.write(number, &floats, row);
+                            }
+                            None => merge(&mut row[start..start + dim], old, new),
+                        }
                     }
                     written += 1;
                 }
@@ -261,6 +282,7 @@ mod tests {
             init_param: 1.0,
             frozen_keys: frozen,
             admission_sketch_bytes: 0,
+            row_storage: crate::RowStorage::default(),
         };
         let table = Table::new(config).unwrap();
         let pool = Pool::new(2).unwrap();
@@ -276,6 +298,7 @@ mod tests {
         Field::Slot(SlotSpec {
             name: "Own_m".into(),
             initial,
+            per_row: false,
         })
     }
 

@@ -229,9 +229,9 @@ fn fill_side_by_side(
     let (mut rows, mut coming) = ([NONE; MOST_AHEAD], [NONE; MOST_AHEAD]);
     if let Some((strip, ids)) = later.next() {
         strip.rows(ids.clone(), &mut rows)?;
-        let dim = strip.columns.len();
+        let words = strip.content.layout.words();
         let asked = rows.iter().take(ids.len());
-        asked.for_each(|&row| strip.content.store.prefetch(row, dim));
+        asked.for_each(|&row| strip.content.store.prefetch(row, words));
     }
     for (ids, out) in blocks.zip(out.chunks_mut((block * width).max(1))) {
         for strip in strips {
@@ -248,7 +248,7 @@ fn fill_side_by_side(
             };
             with_rows_now!(strip.content, store => level.run(Block {
                 rows: (store, &rows[..ids.len()]),
-                coming: (&next.content.store, next.columns.len(), &coming[..asked]),
+                coming: (&next.content.store, next.content.layout.words(), &coming[..asked]),
                 dim: strip.columns.len(),
                 width,
                 first: strip.columns.start,

@@ -7,7 +7,7 @@ use crate::history::History;
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, MOST_AHEAD, NONE};
 use crate::simd::Level;
-use crate::stores::{with_rows_now, CaughtUp, ReadRows, SideRows, Store};
+use crate::stores::{as_now, with_rows_now, ReadRows, SideRows, Store};
 use crate::table::rows::content::{Content, Offsets};
 use crate::table::rows::offset::Unfit;
 use crate::table::verbs::read::row_of;
@@ -128,17 +128,13 @@ impl Table {
         bags: &Bags<'_>,
         out: &mut [f32],
     ) {
-        match (&content.store, &content.waiting) {
-            (Store::InMemory(rows), None) => self.find_pooled_in(pool, keys, rows, bags, out),
-            (Store::InMemory(rows), Some(waiting)) => {
-                self.find_pooled_in(pool, keys, &CaughtUp { rows, waiting }, bags, out);
+        match &content.store {
+            Store::InMemory(rows) => {
+                as_now!(content, rows, rows => self.find_pooled_in(pool, keys, rows, bags, out));
             }
-            (Store::Tiered(tiered), None) => {
-                self.find_pooled_in(pool, keys, &tiered.beside(side), bags, out);
-            }
-            (Store::Tiered(tiered), Some(waiting)) => {
+            Store::Tiered(tiered) => {
                 let rows = &tiered.beside(side);
-                self.find_pooled_in(pool, keys, &CaughtUp { rows, waiting }, bags, out);
+                as_now!(content, rows, rows => self.find_pooled_in(pool, keys, rows, bags, out));
             }
         }
     }

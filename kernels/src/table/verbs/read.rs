@@ -5,7 +5,7 @@ use crate::index::{hash, Index};
 use crate::mem::{prefetch, rows_ahead, Bucket, MOST_AHEAD, NONE};
 use crate::pool::{ranges, split_mut};
 use crate::simd::{Level, Vectorized};
-use crate::stores::{with_rows_now, CaughtUp, ReadRows, SideRows, Store};
+use crate::stores::{as_now, with_rows_now, ReadRows, SideRows, Store};
 use crate::table::rows::content::{Content, Offsets};
 use crate::table::rows::offset::Unfit;
 use crate::table::{Absent, Table};
@@ -134,20 +134,13 @@ impl Table {
                 dim,
                 absent,
             };
-            match (&content.store, &content.waiting) {
-                (Store::InMemory(rows), None) => level.run(Find { rows, asked, out }),
-                (Store::InMemory(rows), Some(waiting)) => {
-                    let rows = &CaughtUp { rows, waiting };
-                    level.run(Find { rows, asked, out });
+            match &content.store {
+                Store::InMemory(rows) => {
+                    as_now!(content, rows, rows => level.run(Find { rows, asked, out }));
                 }
-                (Store::Tiered(tiered), None) => {
+                Store::Tiered(tiered) => {
                     let rows = &tiered.beside(side);
-                    level.run(Find { rows, asked, out });
-                }
-                (Store::Tiered(tiered), Some(waiting)) => {
-                    let rows = &tiered.beside(side);
-                    let rows = &CaughtUp { rows, waiting };
-                    level.run(Find { rows, asked, out });
+                    as_now!(content, rows, rows => level.run(Find { rows, asked, out }));
                 }
             }
             Ok(())
@@ -319,13 +312,16 @@ impl<S: ReadRows, N: ReadRows> Block<'_, S, N> {
             first,
             out,
         } = self;
-        let mut scratch = vec![0.0; if S::WAIT { dim } else { 0 }];
+        let mut scratch = vec![0.0; if S::SCRATCH && !S::DECODES { dim } else { 0 }];
         for (at, (out, &number)) in out.chunks_exact_mut(width).zip(rows).enumerate() {
             if let Some(&row) = coming.get(at) {
                 next.prefetch(row, floats);
             }
             let out = &mut out[first..first + dim];
             match store.row(number) {
+                Some(row) if S::DECODES => {
+                    store.now(number, row, out);
+                }
                 Some(row) => copy(&store.now(number, row, &mut scratch)[..dim], out),
                 None => out.fill(0.0),
             }

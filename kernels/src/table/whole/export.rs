@@ -5,6 +5,7 @@ use crate::optim::Steps;
 use crate::stores::{ReadRows, SideRows, Tiered};
 use crate::sync::{RwLockReadGuard, RwLockWriteGuard};
 use crate::table::rows::content::Content;
+use crate::table::rows::layout::Layout;
 use crate::table::{Export, Table};
 use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
 use std::ops::Range;
@@ -41,14 +42,24 @@ impl Snapshot<'_> {
         &self.content.slots
     }
 
+    /// Where embedding and slots are in a record.
+    pub(crate) fn layout(&self) -> Layout {
+        self.content.layout
+    }
+
+    /// How many updates there were, of a table whose embeddings have 2 bytes a value.
+    pub(crate) fn updates(&self) -> Option<u64> {
+        self.content.halves.as_ref().map(|halves| halves.updates)
+    }
+
     /// Whether the row of a number is in memory.
     pub(crate) fn is_in_memory(&self, row: u32) -> bool {
         let tiered = self.content.store.tiered();
         tiered.is_none_or(|tiered| tiered.on_disk(row).is_none())
     }
 
-    /// Calls `f` with the keys of rows in use on disk that `keep` accepts, and with their floats
-    /// `(n, dim * (1 + slots))`, in the order in which they lie there, about 8 MiB at a time. The
+    /// Calls `f` with the keys of rows in use on disk that `keep` accepts, and with their records,
+    /// [`Snapshot::row`] one after the other, in the order in which they lie there, about 8 MiB at a time. The
     /// rows stay there.
     ///
     /// # Errors
@@ -96,7 +107,7 @@ impl Snapshot<'_> {
         })
     }
 
-    /// The row `[embedding | slot ..]` of a number, `dim * (1 + slots)` floats; `None` past the
+    /// The record `[embedding | slot ..]` of a number, as [`Snapshot::layout`] says; `None` past the
     /// end. It must be in memory.
     pub(crate) fn row(&self, row: u32) -> Option<&[f32]> {
         self.content.store.row(row)
@@ -170,13 +181,24 @@ impl Snapshot<'_> {
         Ok(())
     }
 
-    /// Calls `f` with every key and its row `[embedding | slot ..]`, `dim * (1 + slots)` floats, in
-    /// row order. Memory as [`Table::for_each_row`] says.
+    /// Calls `f` with every key and its row `[embedding | slot ..]`, `dim` floats and those of each
+    /// slot ([`SlotSpec::floats`]), in row order. Memory as [`Table::for_each_row`] says.
     ///
     /// # Errors
     /// The first error of `f`; `ResourceExhausted` without memory for keys.
     pub fn for_each_row(&self, f: &mut dyn FnMut(i64, &[f32]) -> Result<()>) -> Result<()> {
         let pool = Pool::alone();
+        let (mut floats, dim) = (Vec::new(), self.table.dim());
+        let words = self.content.layout.words();
+        let f: &mut dyn FnMut(i64, &[f32]) -> Result<()> = match self.content.halves.as_deref() {
+            None => f,
+            Some(halves) => &mut |key, row| {
+                floats.resize(dim, 0.0);
+                halves.read(row, &mut floats);
+                floats.extend_from_slice(&row[words..]);
+                f(key, &floats)
+            },
+        };
         if let Some(tiered) = self.content.store.tiered() {
             return self.windows(&pool, &|_| true, &mut |window| {
                 for start in (0..window.len()).step_by(CHUNK) {
@@ -302,26 +324,29 @@ impl Table {
         let dim = self.dim();
         let snapshot = self.snapshot();
         let rows = snapshot.rows() as usize;
-        let floats = || -> Result<Vec<f32>> {
+        let floats = |width: usize| -> Result<Vec<f32>> {
             let mut values = Vec::new();
             values
-                .try_reserve_exact(rows.saturating_mul(dim))
+                .try_reserve_exact(rows.saturating_mul(width))
                 .map_err(|_| self.no_memory("rows", rows))?;
             Ok(values)
         };
         let mut keys = Vec::new();
         keys.try_reserve_exact(rows)
             .map_err(|_| self.no_memory("rows", rows))?;
-        let mut embedding = floats()?;
+        let mut embedding = floats(dim)?;
         let mut slots = Vec::new();
         for spec in snapshot.slots() {
-            slots.push((spec.clone(), floats()?));
+            slots.push((spec.clone(), floats(spec.floats(dim))?));
         }
         snapshot.for_each_row(&mut |key, row| {
             keys.push(key);
             embedding.extend_from_slice(&row[..dim]);
-            for ((_, values), slot) in slots.iter_mut().zip(row[dim..].chunks_exact(dim)) {
+            let mut rest = &row[dim..];
+            for (spec, values) in &mut slots {
+                let (slot, others) = rest.split_at(spec.floats(dim));
                 values.extend_from_slice(slot);
+                rest = others;
             }
             Ok(())
         })?;

@@ -6,9 +6,10 @@ use crate::index::Index;
 use crate::mem::NONE;
 use crate::stores::RowPart;
 use crate::table::rows::content::Content;
+use crate::table::rows::half_rows::HalfRows;
 use crate::table::rows::tier::empty_content;
 use crate::table::Table;
-use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
+use crate::{Error, Kind, Pool, Result, Rounding, SlotSpec, PADDING};
 
 /// A thread should copy at least so many rows.
 const LEAST: usize = 512;
@@ -23,6 +24,8 @@ pub struct Loading<'t> {
     pub(in crate::table) history: Option<Box<History>>,
     /// The most rows.
     most: u64,
+    /// How embeddings are rounded if the table's have 2 bytes a value.
+    rounding: Rounding,
 }
 
 /// A complete content that no table has yet.
@@ -45,8 +48,21 @@ impl Loading<'_> {
         self.table.dim()
     }
 
+    /// Sets how embeddings are rounded if the table's have 2 bytes a value: to the nearest at first.
+    /// Values of that type are not rounded.
+    pub(crate) fn round(&mut self, rounding: Rounding) {
+        self.rounding = rounding;
+    }
+
+    /// Sets how many updates there were, if embeddings have 2 bytes a value.
+    pub(crate) fn set_updates(&mut self, updates: u64) {
+        if let Some(halves) = &mut self.content.halves {
+            halves.updates = updates;
+        }
+    }
+
     /// Appends rows: `keys (n)`, `embedding (n, dim)`, and for every slot given to [`Table::load`]
-    /// its values `(n, dim)`.
+    /// its values, as many floats a row as [`SlotSpec::floats`] says.
     ///
     /// Row numbers follow the order of the pushes. Blocks of some thousand rows are best.
     ///
@@ -58,9 +74,10 @@ impl Loading<'_> {
         let (table, pool) = (self.table, self.pool);
         table.floats("embedding", embedding.len(), keys.len())?;
         table.length("slots", slots.len(), self.content.slots.len())?;
-        slots
-            .iter()
-            .try_for_each(|slot| table.floats("slot", slot.len(), keys.len()))?;
+        for (slot, spec) in slots.iter().zip(&self.content.slots) {
+            let expected = keys.len().saturating_mul(spec.floats(table.dim()));
+            table.length("slot", slot.len(), expected)?;
+        }
         if keys.contains(&PADDING) {
             return Err(self.damaged("the padding key has a row", PADDING));
         }
@@ -77,22 +94,25 @@ impl Loading<'_> {
             return Err(self.damaged("a key occurs twice", key));
         }
         let here = self.content.seat_some(&rows).map_err(named)?;
-        self.push_to_disk((&keys[here..], &rows[here..]), here, embedding, slots)
+        self.push_to_disk((keys, &rows), here, embedding, slots)
             .map_err(named)?;
-        let (here_rows, here_keys) = (&rows[..here], &keys[..here]);
-        self.content.store.name(here_keys, here_rows);
-        let dim = table.dim();
-        let parts = self.content.store.split(pool.parts(keys.len(), LEAST));
+        self.content.name(keys, &rows, here);
+        let (content, dim) = (&mut self.content, table.dim());
+        let records = Records {
+            halves: content.halves.as_deref(),
+            rounding: self.rounding,
+            specs: &content.slots,
+            words: content.layout.words(),
+            dim,
+            keys,
+            embedding,
+            slots,
+        };
+        let parts = content.store.split(pool.parts(keys.len(), LEAST));
         pool.each(parts, |mut part| {
-            for (at, &row) in here_rows.iter().enumerate() {
-                let Some(row) = part.row_mut(row) else {
-                    continue;
-                };
-                let values = at * dim..(at + 1) * dim;
-                let (first, rest) = row.split_at_mut(dim);
-                first.copy_from_slice(&embedding[values.clone()]);
-                for (place, slot) in rest.chunks_exact_mut(dim).zip(slots) {
-                    place.copy_from_slice(&slot[values.clone()]);
+            for (at, &row) in rows[..here].iter().enumerate() {
+                if let Some(row) = part.row_mut(row) {
+                    records.write(at, row);
                 }
             }
         });
@@ -100,8 +120,8 @@ impl Loading<'_> {
         Ok(())
     }
 
-    /// Appends the rows from place `from` of a push on, which find no place in memory, to the
-    /// tier's files.
+    /// Appends the rows from place `from` of a push on, which find no place in memory, to the tier's
+    /// files.
     fn push_to_disk(
         &mut self,
         (keys, rows): (&[i64], &[u32]),
@@ -109,19 +129,26 @@ impl Loading<'_> {
         embedding: &[f32],
         slots: &[&[f32]],
     ) -> Result<()> {
-        let Some(tiered) = self.content.store.tiered_mut().filter(|_| !rows.is_empty()) else {
+        let content = &mut self.content;
+        let width = content.store.width();
+        let Some(tiered) = content.store.tiered_mut().filter(|_| from < rows.len()) else {
             return Ok(());
         };
-        let dim = self.table.dim();
-        let mut floats = Vec::with_capacity(rows.len() * dim * (1 + slots.len()));
-        for at in from..from + rows.len() {
-            let values = at * dim..(at + 1) * dim;
-            floats.extend_from_slice(&embedding[values.clone()]);
-            for slot in slots {
-                floats.extend_from_slice(&slot[values.clone()]);
-            }
+        let records = Records {
+            halves: content.halves.as_deref(),
+            rounding: self.rounding,
+            specs: &content.slots,
+            words: content.layout.words(),
+            dim: content.layout.dim,
+            keys,
+            embedding,
+            slots,
+        };
+        let mut floats = vec![0.0; (rows.len() - from) * width];
+        for (at, record) in (from..).zip(floats.chunks_exact_mut(width)) {
+            records.write(at, record);
         }
-        tiered.append(rows, keys, &floats)
+        tiered.append(&rows[from..], &keys[from..], &floats)
     }
 
     /// Takes out what was pushed for these keys; unknown ones are no error.
@@ -146,6 +173,37 @@ impl Loading<'_> {
         Error::new(Kind::DataLoss, message)
             .with("table", &self.table.config().name)
             .with("key", key)
+    }
+}
+
+/// Rows that are pushed, as records.
+struct Records<'a> {
+    halves: Option<&'a HalfRows>,
+    rounding: Rounding,
+    specs: &'a [SlotSpec],
+    words: usize,
+    dim: usize,
+    keys: &'a [i64],
+    embedding: &'a [f32],
+    slots: &'a [&'a [f32]],
+}
+
+impl Records<'_> {
+    /// Writes the record of the row at a place of the push.
+    fn write(&self, at: usize, record: &mut [f32]) {
+        let dim = self.dim;
+        let embedding = &self.embedding[at * dim..(at + 1) * dim];
+        let (first, mut rest) = record.split_at_mut(self.words);
+        match self.halves {
+            None => first.copy_from_slice(embedding),
+            Some(halves) => halves.set(self.rounding, self.keys[at], embedding, first),
+        }
+        for (slot, spec) in self.slots.iter().zip(self.specs) {
+            let n = spec.floats(dim);
+            let (place, others) = rest.split_at_mut(n);
+            place.copy_from_slice(&slot[at * n..(at + 1) * n]);
+            rest = others;
+        }
     }
 }
 
@@ -200,6 +258,7 @@ impl Table {
             content,
             history: None,
             most,
+            rounding: Rounding::Nearest,
         };
         fill(&mut loading)?;
         let Loading {

@@ -17,6 +17,7 @@ pub(crate) fn table(at: usize, dim: usize, capacity: u64) -> Arc<Table> {
         init_param: 1.0,
         frozen_keys: vec![11],
         admission_sketch_bytes: 0,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     };
     Arc::new(Table::new(config).unwrap())
 }

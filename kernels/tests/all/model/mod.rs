@@ -45,6 +45,7 @@ fn table((capacity, in_memory): (u64, Option<u64>)) -> Arc<Table> {
         init_param: 0.5,
         frozen_keys: FROZEN.to_vec(),
         admission_sketch_bytes: 0,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     };
     let table = match in_memory {
         None => Table::new(config),

@@ -71,6 +71,7 @@ fn write_fields(table: &Table, pool: &Pool, keys: &[i64]) -> Vec<u32> {
     let moment = Field::Slot(SlotSpec {
         name: "LazyAdam_momentum".into(),
         initial: 0.0,
+        per_row: false,
     });
     let mut old = [vec![0.0; keys.len() * DIM], vec![0.0; keys.len() * DIM]];
     {

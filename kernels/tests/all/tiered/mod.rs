@@ -4,7 +4,7 @@ mod adam;
 mod faults;
 mod look_ahead;
 mod space;
-mod support;
+pub(crate) mod support;
 mod switch;
 mod whole;
 
@@ -400,6 +400,7 @@ fn slot(name: &'static str) -> Field {
     Field::Slot(SlotSpec {
         name: name.into(),
         initial: 0.25,
+        per_row: false,
     })
 }
 

@@ -38,6 +38,7 @@ pub(crate) fn config(name: &str, capacity: u64) -> TableConfig {
         init_param: 0.5,
         frozen_keys: vec![3],
         admission_sketch_bytes: 0,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     }
 }
 
@@ -90,10 +91,10 @@ pub(crate) fn content(table: &Table) -> BTreeMap<i64, Vec<u32>> {
     let export = table.export().unwrap();
     let mut rows = BTreeMap::new();
     for (at, &key) in export.keys.iter().enumerate() {
-        let part = at * DIM..(at + 1) * DIM;
-        let mut row = bits(&export.embedding[part.clone()]);
-        for (_, slot) in &export.slots {
-            row.extend(bits(&slot[part.clone()]));
+        let mut row = bits(&export.embedding[at * DIM..(at + 1) * DIM]);
+        for (spec, slot) in &export.slots {
+            let floats = spec.floats(DIM);
+            row.extend(bits(&slot[at * floats..(at + 1) * floats]));
         }
         assert!(rows.insert(key, row).is_none());
     }

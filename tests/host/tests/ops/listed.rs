@@ -64,7 +64,9 @@ fn every_op_of_the_docs_is_run_by_these_tests() {
 fn the_oracle_has_every_optimizer_of_the_docs() {
     let (_, section) = DOCS.split_once("## Optimizers").expect("optimizers");
     let headings = section.lines().filter_map(|line| line.strip_prefix("### "));
-    let documented: BTreeSet<String> = headings.map(String::from).collect();
+    // Those with a slot for a whole row are no matter of one column.
+    let by_column = headings.filter(|heading| !heading.contains("rowwise_"));
+    let documented: BTreeSet<String> = by_column.map(String::from).collect();
     let mine = OPTIMIZERS.iter();
     let mine = mine.map(|optimizer| format!("{}: {}", optimizer.number, optimizer.name));
     assert_eq!(mine.collect::<BTreeSet<String>>(), documented);

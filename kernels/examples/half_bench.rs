@@ -1,0 +1,208 @@
+//! Measures tables whose embeddings have 2 bytes a value beside such of float32, by turns on the same
+//! ids, one JSON line per measurement.
+//!
+//! ```text
+//! cargo run --release -p mx_rec_kernels --example half_bench -- [--quick] [--only H1,H4]
+//!     [--rows N] [--dim N] [--batch N] [--reps N] [--threads N] [--dir DIR]
+//! ```
+//! H1 to H3 are rows a GB, index included; H4 and H5 lookups of `--batch` ids by key (z) and of the
+//! distinct rows by offset (u); H6 to H8 steps with gradients of the distinct rows; H9 a save.
+
+#[expect(dead_code, reason = "each bench uses its own part of it")]
+mod support;
+
+use mx_rec_kernels::{
+    checkpoint, Absent, Ids, Optimizer, Pool, Result, RowDtype, Table, Target, OPTIMIZERS,
+};
+use std::path::PathBuf;
+use support::arguments::Arguments;
+use support::{draw, fill, interleave, key, line, report, table_of, time, Better};
+
+const HALVES: [RowDtype; 2] = [RowDtype::Bfloat16, RowDtype::Float16];
+
+struct Sizes {
+    rows: usize,
+    dim: usize,
+    batch: usize,
+    reps: usize,
+    threads: usize,
+    dir: PathBuf,
+    only: Vec<String>,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::of_process();
+    let number = |name: &str, full, small| arguments.number(name, full, small);
+    let only = arguments.text("--only").unwrap_or_default();
+    let dir = arguments
+        .text("--dir")
+        .map_or_else(std::env::temp_dir, PathBuf::from);
+    let sizes = Sizes {
+        rows: number("--rows", 4_194_304, 65_536),
+        dim: number("--dim", 64, 64),
+        batch: number("--batch", 65_536, 4096),
+        reps: number("--reps", 41, 5),
+        threads: number("--threads", 1, 1),
+        dir,
+        only: only.split_terminator(',').map(Into::into).collect(),
+    };
+    let wants = |id: &str| sizes.only.is_empty() || sizes.only.iter().any(|only| only == id);
+    if ["H1", "H4", "H5", "H6", "H9"].into_iter().any(wants) {
+        for half in HALVES {
+            pair(&sizes, ("sgd", half), ("sgd", RowDtype::Float32), &wants)?;
+        }
+    }
+    if ["H2", "H7"].into_iter().any(wants) {
+        pair(
+            &sizes,
+            ("adagrad", RowDtype::Bfloat16),
+            ("adagrad", RowDtype::Float32),
+            &wants,
+        )?;
+    }
+    if ["H3", "H8"].into_iter().any(wants) {
+        pair(
+            &sizes,
+            ("rowwise_adagrad", RowDtype::Float16),
+            ("adagrad", RowDtype::Float32),
+            &wants,
+        )?;
+    }
+    Ok(())
+}
+
+fn named(name: &str) -> &'static Optimizer {
+    let mut all = OPTIMIZERS.into_iter();
+    all.find(|one| one.name == name).expect("an optimizer")
+}
+
+fn step(table: &Table, pool: &Pool, name: &str, offsets: &[i64], grads: &[f32]) -> Result<()> {
+    let numbers = named(name).numbers.iter().map(|number| match number.name {
+        "weight_decay" => 0.0,
+        "lr" => 1e-3,
+        _ => 0.1,
+    });
+    let step = named(name).step(&numbers.collect::<Vec<f32>>())?;
+    table.apply(pool, Target::Offsets(offsets), grads, &*step)?;
+    Ok(())
+}
+
+/// Ours and the peer: an optimizer, and the type of rows.
+fn pair(
+    sizes: &Sizes,
+    ours: (&str, RowDtype),
+    peer: (&str, RowDtype),
+    wants: &dyn Fn(&str) -> bool,
+) -> Result<()> {
+    let (rows, dim, n) = (sizes.rows, sizes.dim, sizes.batch);
+    let pool = Pool::new(sizes.threads)?;
+    let both = [ours, peer];
+    let tables = [ours, peer].map(|(_, dtype)| table_of(dim, rows as u64, dtype));
+    let [first, second] = tables;
+    let tables = [first?, second?];
+    let grads = vec![0.01_f32; n * dim];
+    let (mut batches, mut inverse) = (Vec::new(), vec![0; n]);
+    for at in 0..7 {
+        let ids: Vec<i64> = draw(at, n, rows).into_iter().map(key).collect();
+        batches.push(ids);
+    }
+    let mut offsets = [Vec::new(), Vec::new()];
+    for (at, table) in tables.iter().enumerate() {
+        fill(table, &pool, 0, rows, n, |_| {})?;
+        for ids in &batches {
+            let found = table.id_offset(&pool, Ids::I64(ids), false, None, &mut inverse)?;
+            step(
+                table,
+                &pool,
+                both[at].0,
+                &found,
+                &grads[..found.len() * dim],
+            )?;
+            offsets[at].push(found);
+        }
+    }
+    let what = |verb: &str| {
+        format!(
+            "{verb}, {} {} against {} {}",
+            ours.1, ours.0, peer.1, peer.0
+        )
+    };
+    let (of_rows, of_step, target) = match ours.0 {
+        "sgd" => ("H1", "H6", 1.9),
+        "adagrad" => ("H2", "H7", 1.3),
+        _ => ("H3", "H8", 3.5),
+    };
+    if wants(of_rows) {
+        let bytes = |table: &Table| {
+            let memory = table.memory();
+            // What is kept of batches beside rows is the same for both, and not of rows.
+            let beside = memory.other_bytes.min(4 * rows as u64 + (1 << 16));
+            (memory.rows_bytes + beside) as f64 / rows as f64
+        };
+        let whole = |table: &Table| bytes(table) + table.memory().index_bytes as f64 / rows as f64;
+        let [here, there] = [&tables[0], &tables[1]];
+        for (kind, here, there) in [
+            (
+                "rows a GB without index",
+                1e9 / bytes(here),
+                1e9 / bytes(there),
+            ),
+            ("rows a GB", 1e9 / whole(here), 1e9 / whole(there)),
+        ] {
+            let ratio = here / there;
+            line(
+                of_rows,
+                &what(kind),
+                here,
+                there,
+                ratio,
+                target,
+                ratio >= target,
+            );
+        }
+    }
+    let mut out = vec![0.0_f32; n * dim];
+    if ours.0 == "sgd" && wants("H4") {
+        let pairs = interleave(sizes.reps, |rep| {
+            let ids = Ids::I64(&batches[rep % 7]);
+            let mut run = |at: usize| time(|| tables[at].find(&pool, ids, Absent::Zeros, &mut out));
+            (run(0), run(1))
+        });
+        report("H4", &what("lookup z"), &pairs, 1.3, Better::Faster);
+    }
+    if ours.0 == "sgd" && wants("H5") {
+        let pairs = interleave(sizes.reps, |rep| {
+            let mut run = |at: usize| {
+                let found = &offsets[at][rep % 7];
+                time(|| tables[at].lookup(&pool, found, &mut out[..found.len() * dim]))
+            };
+            (run(0), run(1))
+        });
+        report("H5", &what("lookup u"), &pairs, 1.3, Better::Faster);
+    }
+    if wants(of_step) {
+        let pairs = interleave(sizes.reps, |rep| {
+            let run = |at: usize| {
+                let found = &offsets[at][rep % 7];
+                let grads = &grads[..found.len() * dim];
+                time(|| step(&tables[at], &pool, both[at].0, found, grads))
+            };
+            (run(0), run(1))
+        });
+        report(of_step, &what("step"), &pairs, 1.0, Better::Faster);
+    }
+    if ours.0 == "sgd" && wants("H9") {
+        let place = sizes.dir.join(format!("half_bench-{}", std::process::id()));
+        let pairs: Vec<(f64, f64)> = (0..3)
+            .map(|_| {
+                let run = |at: usize| {
+                    time(|| checkpoint::save(&tables[at], &pool, &place.join("t")).map(drop))
+                };
+                (run(0), run(1))
+            })
+            .collect();
+        let _ = std::fs::remove_dir_all(&place);
+        report("H9", &what("save"), &pairs, 2.0, Better::Faster);
+    }
+    Ok(())
+}

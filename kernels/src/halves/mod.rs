@@ -1,0 +1,13 @@
+//! Embeddings of 2 bytes a value: their types, how they are read as floats, and how floats are
+//! rounded to them.
+//!
+//! All of it is arithmetic on integers, but for products that are exact: the same bits on every
+//! instruction set, and whether or not the processor takes denormals for zeros.
+
+mod dtype;
+mod packed;
+mod round;
+
+pub(crate) use dtype::Half;
+pub use dtype::{Rounding, RowDtype};
+pub(crate) use packed::{decode, encode, from_bytes, push_bytes, round_all, Draws, Unusual};

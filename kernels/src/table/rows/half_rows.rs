@@ -1,0 +1,163 @@
+//! What a table whose embeddings have 2 bytes a value keeps beside its rows: what random numbers
+//! they are rounded by, and how many values could not be stored.
+
+use crate::halves::{decode, encode, Draws, Half, Unusual};
+use crate::simd::{Level, Vectorized};
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::{Rounding, TableConfig};
+
+/// Beside rows of 2 bytes a value.
+pub(crate) struct HalfRows {
+    pub(crate) half: Half,
+    rounding: Rounding,
+    seed: u64,
+    /// How many updates there were. A checkpoint has it, so that what follows is rounded as if it
+    /// had followed at once.
+    pub(crate) updates: u64,
+    /// By row: the upper and the lower half of its key, exclusive or. Empty if nobody asks.
+    folded: Vec<u32>,
+    saturated: AtomicU64,
+    not_finite: AtomicU64,
+    level: Level,
+}
+
+impl HalfRows {
+    /// Of a table without rows; `None` if it keeps float32.
+    pub(crate) fn of(config: &TableConfig) -> Option<Box<HalfRows>> {
+        Some(Box::new(HalfRows {
+            half: config.row_storage.dtype.half()?,
+            rounding: config.row_storage.rounding,
+            seed: config.seed,
+            updates: 0,
+            folded: Vec::new(),
+            saturated: AtomicU64::new(0),
+            not_finite: AtomicU64::new(0),
+            level: Level::detect(),
+        }))
+    }
+
+    /// The same without rows.
+    pub(super) fn emptied(&self) -> Box<HalfRows> {
+        let Unusual {
+            saturated,
+            not_finite,
+        } = self.unusual();
+        Box::new(HalfRows {
+            folded: Vec::new(),
+            saturated: AtomicU64::new(saturated),
+            not_finite: AtomicU64::new(not_finite),
+            ..*self
+        })
+    }
+
+    /// Notes the keys of rows.
+    pub(super) fn name(&mut self, keys: &[i64], rows: &[u32]) {
+        if self.rounding == Rounding::Nearest {
+            return;
+        }
+        for (&key, &row) in keys.iter().zip(rows) {
+            let row = row as usize;
+            if row >= self.folded.len() {
+                if row >= self.folded.capacity() {
+                    let more = (row + 1 - self.folded.len()).max(self.folded.len() / 8);
+                    self.folded.reserve_exact(more);
+                }
+                self.folded.resize(row + 1, 0);
+            }
+            self.folded[row] = folded(key);
+        }
+    }
+
+    /// Notes that a row has got another number.
+    pub(super) fn moved(&mut self, from: u32, to: u32) {
+        if let Some(&folded) = self.folded.get(from as usize) {
+            self.folded[to as usize] = folded;
+        }
+    }
+
+    /// Rows from `rows` on are no more.
+    pub(super) fn truncate(&mut self, rows: usize) {
+        self.folded.truncate(rows);
+        self.folded
+            .shrink_to(self.folded.len() + self.folded.len() / 4);
+    }
+
+    /// Starts to bring what is known of a row into the processor's cache.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, row: u32) {
+        if let Some(folded) = self.folded.get(row as usize) {
+            crate::mem::prefetch(folded);
+        }
+    }
+
+    /// Reads the embedding of a record.
+    pub(crate) fn read(&self, record: &[f32], out: &mut [f32]) {
+        self.level.run(Decode {
+            half: self.half,
+            record,
+            out,
+        });
+    }
+
+    /// Writes an embedding that the last update has made to the record of the row `row`.
+    pub(crate) fn write(&self, row: u32, values: &[f32], record: &mut [f32]) {
+        let folded = self.folded.get(row as usize).copied().unwrap_or(0);
+        let draws = self.rounding.draws(self.draws(folded, self.updates));
+        self.put(draws, values, record);
+    }
+
+    /// Writes a given embedding to the record of a key, rounded to the nearest, or as of an update
+    /// number 0, which there is not.
+    pub(crate) fn set(&self, rounding: Rounding, key: i64, values: &[f32], record: &mut [f32]) {
+        self.put(rounding.draws(self.draws(folded(key), 0)), values, record);
+    }
+
+    fn draws(&self, folded: u32, update: u64) -> Draws {
+        Draws {
+            seed: self.seed,
+            folded,
+            update,
+        }
+    }
+
+    fn put(&self, draws: Option<Draws>, values: &[f32], record: &mut [f32]) {
+        let found = encode(self.level, self.half, draws, values, record);
+        if found != Unusual::default() {
+            self.saturated.fetch_add(found.saturated, Relaxed);
+            self.not_finite.fetch_add(found.not_finite, Relaxed);
+        }
+    }
+
+    /// How many values could not be stored since the table was made, or since it was restored.
+    pub(crate) fn unusual(&self) -> Unusual {
+        Unusual {
+            saturated: self.saturated.load(Relaxed),
+            not_finite: self.not_finite.load(Relaxed),
+        }
+    }
+
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.folded.capacity() * size_of::<u32>()
+    }
+}
+
+/// What of a key rounding depends on.
+fn folded(key: i64) -> u32 {
+    key as u32 ^ (key >> 32) as u32
+}
+
+struct Decode<'a> {
+    half: Half,
+    record: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Vectorized for Decode<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        decode(self.half, self.record, self.out);
+    }
+}

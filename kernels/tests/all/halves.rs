@@ -1,0 +1,500 @@
+//! Rows of 2 bytes a value: what they become step by step, whatever the threads, the place of the
+//! rows, restores, deltas and parts are.
+
+use crate::optimizers::optimizer;
+use crate::tiered::support::Directory;
+use mx_rec_kernels::checkpoint::{load, load_chain, load_part, save, save_delta};
+use mx_rec_kernels::{
+    Absent, Error, Field, FieldUpdate, Ids, Initializer, KeyGradients, Partition, Pool, Push,
+    Result, Rounding, RowDtype, RowStorage, SlotSpec, Table, TableConfig, Target, TierConfig,
+    OPTIMIZERS,
+};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+const DIM: usize = 19;
+const HALVES: [RowDtype; 2] = [RowDtype::Bfloat16, RowDtype::Float16];
+
+fn config(dtype: RowDtype, rounding: Rounding) -> TableConfig {
+    TableConfig {
+        name: "half".to_owned(),
+        dim: DIM,
+        capacity: 5000,
+        seed: 0x1234_5678_9abc_def0,
+        initializer: Initializer::RandomUniform {
+            min: -1.0,
+            max: 1.0,
+        },
+        init_param: 1.0,
+        frozen_keys: vec![7],
+        admission_sketch_bytes: 0,
+        row_storage: RowStorage {
+            dtype,
+            rounding,
+            conversion: None,
+        },
+    }
+}
+
+fn converting(dtype: RowDtype, conversion: Rounding) -> TableConfig {
+    let mut config = config(dtype, Rounding::Stochastic);
+    config.row_storage.conversion = Some(conversion);
+    config
+}
+
+/// Ids of step `t`: some repeat, some are large or negative, and one is frozen.
+fn ids(t: usize, n: usize) -> Vec<i64> {
+    let id = |at: usize| {
+        let few = ((at * at * 31 + t * 17) % (2 * n)) as i64;
+        match at % 5 {
+            0 => few << 33 | few,
+            1 => -2 - few,
+            _ => few,
+        }
+    };
+    (0..n).map(id).collect()
+}
+
+fn grads(t: usize, n: usize) -> Vec<f32> {
+    let grad = |at: usize| ((at * 7919 + t * 104_729) % 2003) as f32 / 2003.0 - 0.5;
+    (0..n * DIM).map(grad).collect()
+}
+
+fn number_of(name: &str) -> usize {
+    let mut all = OPTIMIZERS.iter();
+    all.position(|one| one.name == name).unwrap()
+}
+
+/// Steps `range` of an optimizer with batches of `n` ids.
+fn train(
+    table: &Table,
+    pool: &Pool,
+    at: usize,
+    range: std::ops::Range<usize>,
+    n: usize,
+) -> Result<()> {
+    for t in range {
+        let ids = ids(t, n);
+        let target = Target::Ids(Ids::I64(&ids));
+        table.apply(pool, target, &grads(t, n), &*optimizer(at, t))?;
+    }
+    Ok(())
+}
+
+/// All rows by key, as bits.
+fn rows(table: &Table) -> BTreeMap<i64, Vec<u32>> {
+    let mut found = BTreeMap::new();
+    let mut put = |key: i64, row: &[f32]| {
+        found.insert(key, row.iter().map(|value| value.to_bits()).collect());
+        Ok(())
+    };
+    table.for_each_row(&mut put).unwrap();
+    found
+}
+
+fn is_lazy(at: usize) -> bool {
+    optimizer(at, 0).decay().is_none()
+}
+
+/// Philox-4x32-10 as its authors write it, one counter at a time.
+fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    for round in 0..10 {
+        if round > 0 {
+            key = [
+                key[0].wrapping_add(0x9E37_79B9),
+                key[1].wrapping_add(0xBB67_AE85),
+            ];
+        }
+        let first = u64::from(counter[0]) * 0xD251_1F53;
+        let second = u64::from(counter[2]) * 0xCD9E_8D57;
+        counter = [
+            (second >> 32) as u32 ^ counter[1] ^ key[0],
+            second as u32,
+            (first >> 32) as u32 ^ counter[3] ^ key[1],
+            first as u32,
+        ];
+    }
+    counter
+}
+
+/// The 16 random bits by which column `column` of a key is rounded in an update.
+fn random(seed: u64, key: i64, column: usize, update: u64) -> u32 {
+    let words = DIM.div_ceil(2);
+    let word = column % words;
+    let block = 1 << 31 | (word / 16 * 4 + word % 4) as u32;
+    let folded = key as u32 ^ (key >> 32) as u32;
+    let counter = [block, update as u32, folded, (update >> 32) as u32];
+    let found = philox(counter, [seed as u32, (seed >> 32) as u32])[word % 16 / 4];
+    found >> (16 * (column / words)) & 0xFFFF
+}
+
+/// A value as it is stored: `random` of 16 bits, or to the nearest, in float64.
+fn stored(dtype: RowDtype, value: f32, random: Option<u32>) -> f32 {
+    let (bits, smallest, draws) = match dtype {
+        RowDtype::Bfloat16 => (7, -126, 16),
+        _ => (10, -14, 13),
+    };
+    let size = f64::from(value.abs());
+    let exponent = size.log2().floor().max(f64::from(smallest));
+    let step = 2_f64.powf(exponent - f64::from(bits));
+    let parts = size / step;
+    let parts = match random {
+        None => {
+            let down = parts.floor();
+            let rest = parts - down;
+            let up = rest > 0.5 || (rest == 0.5 && down % 2.0 == 1.0);
+            down + f64::from(u8::from(up))
+        }
+        Some(random) => {
+            let draws = if size < 2_f64.powi(smallest) {
+                16
+            } else {
+                draws
+            };
+            let most = 1_u32 << draws;
+            (parts + f64::from(random % most) / f64::from(most)).floor()
+        }
+    };
+    let rounded = parts * step;
+    (rounded.min(f64::from(dtype.largest())) as f32).copysign(value)
+}
+
+#[test]
+fn rows_are_those_of_the_rule_on_paper_after_every_step() -> Result<()> {
+    let pool = Pool::new(2)?;
+    for dtype in HALVES {
+        for rounding in [Rounding::Stochastic, Rounding::Nearest] {
+            let config = config(dtype, rounding);
+            let (seed, table) = (config.seed, Table::new(config.clone())?);
+            let plain = Table::new(TableConfig {
+                row_storage: RowStorage::default(),
+                ..config
+            })?;
+            let mut paper: BTreeMap<i64, Vec<f32>> = BTreeMap::new();
+            for t in 0..40 {
+                let (ids, grads) = (ids(t, 60), grads(t, 60));
+                let mut initial = vec![0.0; ids.len() * DIM];
+                let absent = Absent::Initial(plain.config());
+                plain.find(&pool, Ids::I64(&ids), absent, &mut initial)?;
+                for (&id, initial) in ids.iter().zip(initial.chunks_exact(DIM)) {
+                    let row = || {
+                        initial
+                            .iter()
+                            .map(|&one| stored(dtype, one, None))
+                            .collect()
+                    };
+                    paper.entry(id).or_insert_with(row);
+                }
+                let mut sums: BTreeMap<i64, Vec<f32>> = BTreeMap::new();
+                for (&id, grad) in ids.iter().zip(grads.chunks_exact(DIM)) {
+                    match sums.get_mut(&id) {
+                        None => {
+                            sums.insert(id, grad.to_vec());
+                        }
+                        Some(sum) => sum.iter_mut().zip(grad).for_each(|(sum, g)| *sum += g),
+                    }
+                }
+                for (id, sum) in sums.into_iter().filter(|&(id, _)| id != 7) {
+                    for (column, g) in sum.into_iter().enumerate() {
+                        let value = &mut paper.get_mut(&id).unwrap()[column];
+                        let next = *value - 0.003 * g;
+                        let draw = random(seed, id, column, t as u64 + 1);
+                        let draw = (rounding == Rounding::Stochastic).then_some(draw);
+                        *value = stored(dtype, next, draw);
+                    }
+                }
+                let sgd = mx_rec_kernels::Sgd::new(0.003, 0.0)?;
+                table.apply(&pool, Target::Ids(Ids::I64(&ids)), &grads, &sgd)?;
+                let expected: BTreeMap<i64, Vec<u32>> = paper
+                    .iter()
+                    .map(|(&id, row)| (id, row.iter().map(|one| one.to_bits()).collect()))
+                    .collect();
+                assert_eq!(rows(&table), expected, "{dtype} {rounding:?} step {t}");
+                let mut found = vec![0.0; ids.len() * DIM];
+                table.find(&pool, Ids::I64(&ids), Absent::Zeros, &mut found)?;
+                for (id, found) in ids.iter().zip(found.chunks_exact(DIM)) {
+                    assert_eq!(found, paper[id]);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn results_depend_on_no_threads_order_of_rows_disk_restores_deltas_or_parts() -> Result<()> {
+    let dir = Directory::new("half_results");
+    let (one, three) = (Pool::new(1)?, Pool::new(3)?);
+    for dtype in HALVES {
+        for at in (0..OPTIMIZERS.len()).filter(|&at| is_lazy(at)) {
+            let name = OPTIMIZERS[at].name;
+            let config = config(dtype, Rounding::Stochastic);
+            let table = Table::new(config.clone())?;
+            train(&table, &one, at, 0..12, 300)?;
+            let expected = rows(&table);
+
+            let threads = Table::new(config.clone())?;
+            // Other row numbers.
+            threads.id_offset(&one, Ids::I64(&ids(9, 300)), true, None, &mut [0; 300])?;
+            train(&threads, &three, at, 0..12, 300)?;
+            let others = rows(&threads);
+            assert!(
+                expected.iter().all(|(key, row)| others[key] == *row),
+                "{name}"
+            );
+
+            let tier = TierConfig {
+                ram_rows: 320,
+                directories: vec![dir.0.clone()],
+                direct: false,
+            };
+            let tiered = Table::tiered(config.clone(), &tier)?;
+            train(&tiered, &three, at, 0..12, 300)?;
+            assert!(tiered.stats().tier.unwrap().rows_on_disk > 0);
+            assert_eq!(rows(&tiered), expected, "{name} on disk");
+
+            let first = Table::new(config.clone())?;
+            first.track_changes();
+            train(&first, &one, at, 0..5, 300)?;
+            let (base, delta) = (dir.0.join("base"), dir.0.join("delta"));
+            let saved = save(&first, &three, &base)?;
+            train(&first, &one, at, 5..8, 300)?;
+            save_delta(&first, &three, &delta, saved.epoch, 1)?;
+            let resumed = Table::new(config.clone())?;
+            load(&resumed, &three, &base)?;
+            train(&resumed, &three, at, 5..12, 300)?;
+            assert_eq!(rows(&resumed), expected, "{name} resumed");
+            let chained = Table::tiered(config.clone(), &tier)?;
+            load_chain(&chained, &three, &[&base, &delta], &|_| true)?;
+            train(&chained, &one, at, 8..12, 300)?;
+            assert_eq!(rows(&chained), expected, "{name} from a delta");
+
+            let mut joined = BTreeMap::new();
+            let parts: Vec<Table> = (0..3)
+                .map(|part| Table::part(config.clone(), None, Partition::new(part, 3)?))
+                .collect::<Result<_>>()?;
+            for (part, table) in parts.iter().enumerate() {
+                load_part(table, &one, &[&base], Partition::new(part as u32, 3)?)?;
+            }
+            for t in 5..12 {
+                push_to_parts(&parts, at, t)?;
+            }
+            parts.iter().for_each(|part| joined.extend(rows(part)));
+            assert_eq!(joined, expected, "{name} in parts");
+        }
+    }
+    Ok(())
+}
+
+/// One step on each part, also on one that has none of the keys.
+fn push_to_parts(parts: &[Table], at: usize, t: usize) -> Result<()> {
+    let (ids, grads, step) = (ids(t, 300), grads(t, 300), optimizer(at, t));
+    for (number, table) in parts.iter().enumerate() {
+        let part = Partition::new(number as u32, parts.len() as u32)?;
+        let (mut keys, mut sums): (Vec<i64>, Vec<f32>) = (Vec::new(), Vec::new());
+        for (&id, grad) in ids.iter().zip(grads.chunks_exact(DIM)) {
+            if part.holds(id) {
+                match keys.iter().position(|&key| key == id) {
+                    None => {
+                        keys.push(id);
+                        sums.extend_from_slice(grad);
+                    }
+                    Some(at) => {
+                        let sum = &mut sums[at * DIM..(at + 1) * DIM];
+                        sum.iter_mut().zip(grad).for_each(|(sum, g)| *sum += g);
+                    }
+                }
+            }
+        }
+        let mut inverse = vec![0; keys.len()];
+        table.id_offset(&Pool::new(1)?, Ids::I64(&keys), true, None, &mut inverse)?;
+        let push = Push {
+            table,
+            grads: vec![KeyGradients {
+                keys: &keys,
+                grads: &sums,
+                births: None,
+            }],
+            optimizer: &*step,
+        };
+        Table::push_many(&Pool::new(1)?, &[push])?;
+    }
+    Ok(())
+}
+
+fn message(result: Result<impl Sized>) -> String {
+    result.err().map(|error: Error| error.to_string()).unwrap()
+}
+
+fn both(save_as: &TableConfig, load_as: &TableConfig, dir: &Path) -> Result<Table> {
+    let pool = Pool::new(1)?;
+    let table = Table::new(save_as.clone())?;
+    train(&table, &pool, number_of("adagrad"), 0..4, 50)?;
+    save(&table, &pool, dir)?;
+    let other = Table::new(load_as.clone())?;
+    load(&other, &pool, dir)?;
+    Ok(other)
+}
+
+#[test]
+fn a_checkpoint_of_another_type_is_refused_or_converted_as_asked() -> Result<()> {
+    let directory = Directory::new("half_types");
+    let dir = directory.0.join("saved");
+    let all = [RowDtype::Float32, RowDtype::Bfloat16, RowDtype::Float16];
+    for from in all {
+        for to in all.into_iter().filter(|&to| to != from) {
+            let (saved, plain) = (
+                config(from, Rounding::Stochastic),
+                config(to, Rounding::Stochastic),
+            );
+            let text = message(both(&saved, &plain, &dir));
+            assert!(text.contains("another type"), "{text}");
+            assert!(
+                text.contains(&format!("checkpoint_row_dtype={from}")),
+                "{text}"
+            );
+            assert!(text.contains(&format!("row_dtype={to}")), "{text}");
+            let source = Table::new(saved.clone())?;
+            load(&source, &Pool::new(1)?, &dir)?;
+            let source = rows(&source);
+            for conversion in [Rounding::Nearest, Rounding::Stochastic] {
+                let found = both(&saved, &converting(to, conversion), &dir)?;
+                for (key, row) in rows(&found) {
+                    for (column, bits) in row.into_iter().enumerate() {
+                        let value = f32::from_bits(source[&key][column]);
+                        let draw = random(saved.seed, key, column, 0);
+                        let draw = (conversion == Rounding::Stochastic).then_some(draw);
+                        let expected = match to {
+                            _ if column >= DIM => value,
+                            RowDtype::Float32 => value,
+                            half => stored(half, value, draw),
+                        };
+                        assert_eq!(f32::from_bits(bits), expected, "{from} {to} {conversion:?}");
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_slot_of_one_float_a_row_is_saved_and_loaded_and_no_other_takes_its_place() -> Result<()> {
+    let directory = Directory::new("half_slots");
+    let (pool, dir) = (Pool::new(1)?, directory.0.join("saved"));
+    for dtype in [RowDtype::Float32, RowDtype::Float16] {
+        let config = config(dtype, Rounding::Stochastic);
+        for name in ["rowwise_adagrad", "rowwise_adam"] {
+            let (at, table) = (number_of(name), Table::new(config.clone())?);
+            train(&table, &pool, at, 0..6, 50)?;
+            save(&table, &pool, &dir)?;
+            let export = table.export()?;
+            let (spec, values) = export.slots.last().unwrap();
+            assert!(spec.per_row);
+            assert_eq!(values.len(), export.keys.len());
+            let slot = dir.join(spec.name.as_ref());
+            let bytes = std::fs::metadata(slot.join("slice.data")).unwrap().len();
+            assert_eq!(bytes, 4 * values.len() as u64);
+            let bytes = std::fs::metadata(dir.join("embedding/slice.data"))
+                .unwrap()
+                .len();
+            assert_eq!(bytes, (DIM * dtype.bytes() * values.len()) as u64);
+            let other = Table::new(config.clone())?;
+            load(&other, &pool, &dir)?;
+            train(&table, &pool, at, 6..9, 50)?;
+            train(&other, &pool, at, 6..9, 50)?;
+            assert_eq!(rows(&other), rows(&table));
+            let wide = FieldUpdate {
+                field: Field::Slot(SlotSpec {
+                    name: spec.name.clone(),
+                    initial: 0.0,
+                    per_row: false,
+                }),
+                old: &[0.0; DIM],
+                new: &[1.0; DIM],
+            };
+            let offsets = table.id_offset(&pool, Ids::I64(&[3]), true, None, &mut [0])?;
+            let before = rows(&table);
+            let text = message(table.write_fields(&pool, &offsets, &[wide]));
+            assert!(text.contains("another form"), "{text}");
+            assert!(text.contains("table=half"), "{text}");
+            assert_eq!(rows(&table), before);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn an_optimizer_that_changes_all_rows_is_refused_before_anything_changes() -> Result<()> {
+    let pool = Pool::new(1)?;
+    for dtype in HALVES {
+        let table = Table::new(config(dtype, Rounding::Stochastic))?;
+        train(&table, &pool, number_of("lazy_adam"), 0..3, 50)?;
+        let before = rows(&table);
+        for at in (0..OPTIMIZERS.len()).filter(|&at| !is_lazy(at)) {
+            let text = message(train(&table, &pool, at, 0..1, 50));
+            assert!(text.contains("without a gradient"), "{text}");
+            assert!(text.contains("table=half"), "{text}");
+            assert!(text.contains(&format!("row_dtype={dtype}")), "{text}");
+        }
+        assert!(before.iter().all(|(key, row)| rows(&table)[key] == *row));
+    }
+    Ok(())
+}
+
+#[test]
+fn rows_that_others_write_are_rounded_and_values_that_do_not_fit_are_counted() -> Result<()> {
+    let pool = Pool::new(1)?;
+    let table = Table::new(config(RowDtype::Float16, Rounding::Nearest))?;
+    let mut given = vec![0.1; DIM];
+    given[..4].copy_from_slice(&[70_000.0, f32::NAN, f32::NEG_INFINITY, -1e9]);
+    table.assign(&pool, Ids::I64(&[5]), &given)?;
+    let mut found = vec![0.0; DIM];
+    table.find(&pool, Ids::I64(&[5]), Absent::Zeros, &mut found)?;
+    assert_eq!(found[0], 65_504.0);
+    assert!(found[1].is_nan());
+    assert_eq!(found[2..4], [f32::NEG_INFINITY, -65_504.0]);
+    assert_eq!(found[4], stored(RowDtype::Float16, 0.1, None));
+    let stats = table.stats();
+    assert_eq!((stats.saturated, stats.not_finite), (2, 2));
+
+    let offsets = table.id_offset(&pool, Ids::I64(&[6]), true, None, &mut [0])?;
+    let read = table.batch_rows(&offsets)?;
+    let mut old = vec![0.0; DIM];
+    read.read(&pool, &Field::Embedding, &mut old)?;
+    drop(read);
+    let new: Vec<f32> = old.iter().map(|one| one + 0.25).collect();
+    let update = FieldUpdate {
+        field: Field::Embedding,
+        old: &old,
+        new: &new,
+    };
+    table.write_fields(&pool, &offsets, &[update])?;
+    table.find(&pool, Ids::I64(&[6]), Absent::Zeros, &mut found)?;
+    for (found, new) in found.iter().zip(new) {
+        assert_eq!(*found, stored(RowDtype::Float16, new, None));
+    }
+    Ok(())
+}
+
+#[test]
+fn rows_take_half_the_memory() -> Result<()> {
+    let pool = Pool::new(1)?;
+    let bytes = |dtype, name: &str| -> Result<u64> {
+        let table = Table::new(TableConfig {
+            dim: 64,
+            ..config(dtype, Rounding::Stochastic)
+        })?;
+        let ids: Vec<i64> = (0..4000).collect();
+        let grads = vec![0.1; 64 * ids.len()];
+        let step = optimizer(number_of(name), 0);
+        table.apply(&pool, Target::Ids(Ids::I64(&ids)), &grads, &*step)?;
+        let stats = table.memory();
+        Ok(stats.rows_bytes)
+    };
+    assert_eq!(bytes(RowDtype::Float32, "sgd")?, 4000 * 256);
+    assert_eq!(bytes(RowDtype::Bfloat16, "sgd")?, 4000 * 128);
+    assert_eq!(bytes(RowDtype::Float16, "rowwise_adagrad")?, 4000 * 136);
+    assert_eq!(bytes(RowDtype::Float32, "adagrad")?, 4000 * 512);
+    Ok(())
+}

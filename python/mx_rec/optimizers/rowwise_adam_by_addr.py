@@ -1,0 +1,38 @@
+"""Row-wise Adam for tables with dynamic expansion."""
+
+from typing import Union
+
+import tensorflow as tf
+
+from mx_rec.optimizers.base import ByAddress, register
+from mx_rec.optimizers.rowwise_adam import CustomizedRowwiseAdam
+from mx_rec.validator.validator import Float, LearningRate, Text, checked
+
+
+class CustomizedRowwiseAdamByAddress(ByAddress, CustomizedRowwiseAdam):
+    """Row-wise Adam for tables with dynamic expansion; see ByAddress."""
+
+
+@checked(learning_rate=LearningRate(), beta1=Float(above=0, below=1), beta2=Float(0, 1),
+         epsilon=Float(above=0, most=1), name=Text(1, 200))
+def create_hash_optimizer_by_address(
+        learning_rate: Union[float, tf.Tensor] = 0.001, beta1: float = 0.9, beta2: float = 0.999,
+        epsilon: float = 1e-8, name: str = "RowwiseAdam") -> CustomizedRowwiseAdamByAddress:
+    """Creates a row-wise Adam optimizer for tables with dynamic expansion.
+
+    Args:
+        learning_rate: A float or a scalar tensor in [0, 10].
+        beta1: Decay of the first moment, in (0, 1).
+        beta2: Decay of the second moment, in [0, 1].
+        epsilon: In (0, 1].
+        name: 1-200 characters.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        ValueError: If an argument is out of its range or of a wrong type, or tables have a preset
+            size.
+        EnvironmentError: If `init` was not called.
+    """
+    return register(CustomizedRowwiseAdamByAddress(learning_rate, beta1, beta2, epsilon, name))
