@@ -38,7 +38,7 @@ def models(tmp_path_factory):
                 # As a table beyond the limit of a variable is: several variables, pieces of each, several reads of keys.
                 limits = plain_rows.Limits(chunk_bytes=1000, piece_bytes=240, keys=17)
                 plain._export(sess, directory, model.inputs, model.outputs, None, ("serve",), None, None, True, False,
-                              "refuse", limits)
+                              plain.PlainOptions(), limits)
             else:
                 assert mx_rec.saver.export_plain(sess, directory, model.inputs, model.outputs) == directory
             expected = [sess.run(model.outputs, {model.inputs[key]: value for key, value in feed.items()})

@@ -242,7 +242,7 @@ def models(tmp_path_factory):
             # Every second model has tables of several variables.
             limits = plain_rows.Limits(1000, 240, 17) if number % 2 else plain_rows.Limits()
             plain._export(sess, directory, model.inputs, model.outputs, None, ("serve",), None, None, True, False,
-                          "refuse", limits)
+                          plain.PlainOptions(), limits)
             expected = [sess.run(model.outputs, {model.inputs[key]: value for key, value in feed.items()})
                         for feed in model.feeds]
             cases.save_feeds(directory, model.feeds)

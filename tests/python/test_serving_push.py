@@ -92,6 +92,21 @@ def test_a_model_catches_up_over_several_deltas_in_one_push(start):
     serving.assert_same(served.look(ALL), training.look(ALL))
 
 
+@pytest.mark.parametrize("row_dtype", ["bfloat16", "float16"])
+def test_deltas_of_rows_of_two_bytes_a_value_are_read(start, row_dtype):
+    begin, load = start
+    training = begin(row_dtype=row_dtype)
+    served = load(training.export(spare_rows=50))
+    kinds = []
+    for turn in range(3):
+        training.write([1, 200 + turn], value=1.0 / 3 + turn)
+        outcome = served.push(training.save(delta=turn > 0))
+        assert outcome.error is None
+        kinds.append(outcome.changes.kind)
+        serving.assert_same(served.look(ALL), training.look(ALL))
+    assert kinds == ["full", "delta", "delta"]
+
+
 def test_a_row_is_no_other_keys_row_after_a_removal(start):
     """The row of a removed key stays its own, and is its own again when it comes back."""
     begin, load = start
