@@ -52,8 +52,9 @@ int mx_rec_op_definitions(unsigned char** result, size_t* result_size);
 
 /* [{"name": s, "doc": s, "numbers": [{"name": s, "range": {"rule": s, "least": x, "most": x,
  * "without": x or null}, "doc": s}, ...], "slots": [{"name": s, "initial": x, "starts_at": s or
- * null, "per_row": b}, ...], "ignores_zeros": b}, ...]: the optimizers by their numbers in graphs. numbers are
- * their hyperparameters in order; a range is closed but for "without", which is one of its ends.
+ * null, "per_row": b}, ...], "ignores_zeros": b}, ...]: the optimizers by their numbers in graphs.
+ * numbers are their hyperparameters in order; a range is closed but for "without", which is one of
+ * its ends.
  * starts_at is the hyperparameter that says what a slot starts at, which is initial by default.
  * per_row: the slot is one float for a row, not one for each column.
  * ignores_zeros: a gradient of zeros changes nothing.

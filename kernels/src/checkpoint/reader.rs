@@ -253,8 +253,8 @@ fn build(
         if let Some(spec) = specs.iter().find(|spec| spec.name == slot.name) {
             if spec.per_row != slot.per_row {
                 return Err(Error::invalid(
-                    "a slot has one float a row in the checkpoint and one a column in the table, or \
-                     the other way round",
+                    "a slot has one float a row in the checkpoint and one a column in the table, \
+                     or the other way round",
                 )
                 .with("table", &table.config().name)
                 .with("slot", &slot.name));

@@ -59,8 +59,8 @@ impl Snapshot<'_> {
     }
 
     /// Calls `f` with the keys of rows in use on disk that `keep` accepts, and with their records,
-    /// [`Snapshot::row`] one after the other, in the order in which they lie there, about 8 MiB at a
-    /// time. The rows stay there.
+    /// [`Snapshot::row`] one after the other, in the order in which they lie there, about 8 MiB at
+    /// a time. The rows stay there.
     ///
     /// # Errors
     /// The first error of `f`; `DataLoss` for a record that is damaged, and what the files refuse;
