@@ -132,7 +132,7 @@ def take_rows(session: Any, tables: Sequence[tf.Operation], scratch: str) -> Dic
                  for op in saved})
     arrays = {op.name: tuple(session.run(ops[op.name].export)) for op in copied}
     for op in saved:
-        arrays[op.name] = _read(places[op.name], int(table_config_of(op)["dim"]))
+        arrays[op.name] = _read(places[op.name])
     result = {}
     for op in tables:
         keys, rows = arrays[op.name]
@@ -174,21 +174,31 @@ class _Stored:
         return values.astype(np.float32) if self._dtype == "<f2" else values
 
 
-def _read(directory: str, dim: int) -> Tuple[_Stored, _Stored]:
+def stored(directory: str) -> Tuple[_Stored, _Stored]:
+    """Returns keys and rows of a saved table, read from its files when they are asked for.
+
+    Args:
+        directory: The table's, of a whole save or of a delta.
+
+    Raises:
+        TableError: If it cannot be read.
+    """
+    described = describe(directory)
+    storage = (described["config"] or {}).get("row_storage") or {}
+    dtype = {"float32": "<f4", "bfloat16": "<u2", "float16": "<f2"}[
+        storage.get("dtype", "float32")]
+    return (_Stored(os.path.join(directory, "key", "slice.data"), "<i8", ()),
+            _Stored(os.path.join(directory, "embedding", "slice.data"), dtype,
+                    (described["dim"],)))
+
+
+def _read(directory: str) -> Tuple[_Stored, _Stored]:
     """Returns keys and rows of a saved table, whose other parts are removed."""
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
         if os.path.isdir(path) and name not in ("key", "embedding"):
             shutil.rmtree(path)
-    return (_Stored(os.path.join(directory, "key", "slice.data"), "<i8", ()),
-            _Stored(os.path.join(directory, "embedding", "slice.data"), _stored_type(directory),
-                    (dim,)))
-
-
-def _stored_type(directory: str) -> str:
-    """Returns the type of the values of a saved table's embeddings."""
-    stored = (describe(directory)["config"] or {}).get("row_storage") or {}
-    return {"float32": "<f4", "bfloat16": "<u2", "float16": "<f2"}[stored.get("dtype", "float32")]
+    return stored(directory)
 
 
 def _found(session: Any, ops: _TableOps, keys: Any, dim: int) -> Optional[np.ndarray]:
@@ -526,5 +536,6 @@ __all__ = [
     "Rows",
     "for_entries",
     "mixed_tensor",
+    "stored",
     "take_rows",
 ]  # type: List[str]

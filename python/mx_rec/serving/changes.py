@@ -18,6 +18,7 @@ from mx_rec.checkpoint import chains, tables
 from mx_rec.checkpoint.commit import listed_tables
 from mx_rec.checkpoint.contents import read_table
 from mx_rec.checkpoint.parts import directories_of, name_of
+from mx_rec.export.plain_rows import stored
 from mx_rec.export.plain_storage import STORAGES
 
 DELTA, DIFFERENCE, FULL = "delta", "difference", "full"
@@ -28,9 +29,6 @@ _DENSE_BYTES = 1 << 26
 
 # Of a variable: no message of gRPC has more than 2 GiB.
 _MOST_BYTES = (1 << 31) - (1 << 20)
-
-# Types of values in files of rows; bfloat16 is the upper half of a float32.
-_STORED = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
 
 # Rows that are checked at once.
 _AT_ONCE = 1 << 16
@@ -336,20 +334,15 @@ def _merged(links: List[str], table: str) -> TableChange:
 def _keys_and_rows(path: str) -> Tuple[np.ndarray, np.ndarray]:
     """Returns keys and rows of one table of a delta, when all checksums are right."""
     try:
-        found, described = tables.verify(path), tables.describe(path)
+        found = tables.verify(path)
+        keys, rows = stored(path)
     except tables.TableError as error:
         raise Unfit(str(error)) from error
     for fault in found["faults"]:
         raise Unfit("{}: {}".format(os.path.join(path, fault["file"]), fault["message"]))
-    stored = ((described["config"] or {}).get("row_storage") or {}).get("dtype", "float32")
-    keys = np.fromfile(os.path.join(path, "key", "slice.data"), "<i8")
-    rows = np.fromfile(os.path.join(path, "embedding", "slice.data"), _STORED[stored])
-    if len(keys) != found["rows"] or len(rows) != len(keys) * described["dim"]:
+    if len(keys) != found["rows"] or len(rows) != len(keys):
         raise Unfit("{} was replaced while it was read".format(path))
-    rows = rows.reshape([len(keys), described["dim"]])
-    if stored == "bfloat16":
-        return keys, (rows.astype(np.uint32) << 16).view(np.float32)
-    return keys, rows.astype(np.float32)
+    return keys[:], rows[:]
 
 
 def _removed_keys(path: str) -> np.ndarray:
