@@ -52,7 +52,7 @@ impl Optimizer {
 }
 
 /// Every optimizer of docs/ops.md, with its variants.
-pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
+pub(crate) const OPTIMIZERS: [Optimizer; 16] = [
     Optimizer {
         name: "sgd",
         number: 0,
@@ -91,6 +91,17 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
         arguments: |_| vec![0.3, 0.25],
         slots: &[("Adagrad_accumulator", 0.25)],
         rule: adagrad,
+        others: None,
+    },
+    Optimizer {
+        name: "adagrad_v2",
+        number: 13,
+        arguments: |_| vec![0.3, 0.0625, 0.25],
+        slots: &[("Adagrad_accumulator", 0.25)],
+        rule: |arguments, w, slots, g| {
+            slots[0] += g * g;
+            w - arguments[0] * g / (slots[0].sqrt() + arguments[1])
+        },
         others: None,
     },
     Optimizer {
