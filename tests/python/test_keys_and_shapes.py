@@ -219,7 +219,7 @@ def test_shapes_of_the_raw_ops_are_inferred(graph):
         (ops.embed(table.handle, support.raw_variable(table), offsets, restore), [None, 3, 4]),
         (ops.find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 4])), [None, 3, 4]),
         (support.update("sgd", [table.handle], [offsets], [embedding], [0.1, 0.0], [restore], ops=ops), []),
-        (ops.mx_rec_table_stats(table.handle), [21]), (keys, [None]),
+        (ops.mx_rec_table_stats(table.handle), [23]), (keys, [None]),
         (support.update("sgd", [table.handle], [offsets], [rows], [0.1, 0.0], ops=ops), []), (ops.mx_rec_clear(table.handle), []),
         (ops.mx_rec_remove(table.handle, ids), []), (ops.mx_rec_assign(table.handle, offsets, rows), []),
     ]
