@@ -465,7 +465,7 @@ class _Build:
         for grad in grads:
             if isinstance(grad, tf.IndexedSlices):
                 self._feed("gradient", grad.values)
-                self.made.seen[-1].append(grad.values)
+                self.made.seen[-1].append(tf.IndexedSlices(grad.values, grad.indices))
         return list(zip(grads, variables))
 
     def _train(self, optimizer, loss, step):
