@@ -10,4 +10,4 @@ mod round;
 
 pub(crate) use dtype::Half;
 pub use dtype::{Rounding, RowDtype};
-pub(crate) use packed::{decode, encode, from_bytes, push_bytes, round_all, Draws, Unusual};
+pub(crate) use packed::{decode, encode, from_bytes, push_bytes, read, round_all, Draws, Unusual};

@@ -58,6 +58,26 @@ fn decode_values<V: Value>(record: &[f32], out: &mut [f32]) {
     }
 }
 
+/// The same outside of one.
+pub(crate) fn read(level: Level, half: Half, record: &[f32], out: &mut [f32]) {
+    level.run(Decode { half, record, out });
+}
+
+struct Decode<'a> {
+    half: Half,
+    record: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Vectorized for Decode<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        decode(self.half, self.record, self.out);
+    }
+}
+
 /// Writes an embedding, `values (dim)`, to the front of a record: rounded by `draws`, or to the
 /// nearest without.
 pub(crate) fn encode(
@@ -260,21 +280,6 @@ mod tests {
                     }
                 }
             }
-        }
-    }
-
-    struct Decode<'a> {
-        half: Half,
-        record: &'a [f32],
-        out: &'a mut [f32],
-    }
-
-    impl Vectorized for Decode<'_> {
-        type Output = ();
-
-        #[inline(always)]
-        fn run(self) {
-            decode(self.half, self.record, self.out);
         }
     }
 

@@ -243,7 +243,14 @@ impl Content {
         let reused = rows.len();
         let first = self.store.rows();
         let end = first + (n - reused);
-        if let Err(error) = numbered(end).and_then(|()| self.store.grow(end)) {
+        let made = numbered(end)
+            .and_then(|()| {
+                self.halves
+                    .as_mut()
+                    .map_or(Ok(()), |halves| halves.fit(end))
+            })
+            .and_then(|()| self.store.grow(end));
+        if let Err(error) = made {
             self.free(&rows);
             return Err(error);
         }

@@ -1,10 +1,10 @@
 //! What a table whose embeddings have 2 bytes a value keeps beside its rows: what random numbers
 //! they are rounded by, and how many values could not be stored.
 
-use crate::halves::{decode, encode, Draws, Half, Unusual};
-use crate::simd::{Level, Vectorized};
+use crate::halves::{encode, read, Draws, Half, Unusual};
+use crate::simd::Level;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::{Rounding, TableConfig};
+use crate::{Error, Kind, Result, Rounding, TableConfig};
 
 /// Beside rows of 2 bytes a value.
 pub(crate) struct HalfRows {
@@ -50,21 +50,32 @@ impl HalfRows {
         })
     }
 
-    /// Notes the keys of rows.
-    pub(super) fn name(&mut self, keys: &[i64], rows: &[u32]) {
-        if self.rounding == Rounding::Nearest {
-            return;
+    /// Makes room for the keys of so many rows.
+    ///
+    /// # Errors
+    /// `ResourceExhausted`; nothing changed.
+    pub(super) fn fit(&mut self, rows: usize) -> Result<()> {
+        let more = rows.saturating_sub(self.folded.len());
+        if self.rounding == Rounding::Nearest || more == 0 {
+            return Ok(());
         }
-        for (&key, &row) in keys.iter().zip(rows) {
-            let row = row as usize;
-            if row >= self.folded.len() {
-                if row >= self.folded.capacity() {
-                    let more = (row + 1 - self.folded.len()).max(self.folded.len() / 8);
-                    self.folded.reserve_exact(more);
-                }
-                self.folded.resize(row + 1, 0);
+        if rows > self.folded.capacity() {
+            let most = more.max(self.folded.len() / 8);
+            self.folded.try_reserve_exact(most).map_err(|_| {
+                Error::new(Kind::ResourceExhausted, "no memory for what rounds rows")
+                    .with("rows", rows)
+            })?;
+        }
+        self.folded.resize(rows, 0);
+        Ok(())
+    }
+
+    /// Notes the keys of rows, for which there is room.
+    pub(super) fn name(&mut self, keys: &[i64], rows: &[u32]) {
+        if self.rounding == Rounding::Stochastic {
+            for (&key, &row) in keys.iter().zip(rows) {
+                self.folded[row as usize] = folded(key);
             }
-            self.folded[row] = folded(key);
         }
     }
 
@@ -92,11 +103,7 @@ impl HalfRows {
 
     /// Reads the embedding of a record.
     pub(crate) fn read(&self, record: &[f32], out: &mut [f32]) {
-        self.level.run(Decode {
-            half: self.half,
-            record,
-            out,
-        });
+        read(self.level, self.half, record, out);
     }
 
     /// Writes an embedding that the last update has made to the record of the row `row`.
@@ -145,19 +152,4 @@ impl HalfRows {
 /// What of a key rounding depends on.
 fn folded(key: i64) -> u32 {
     key as u32 ^ (key >> 32) as u32
-}
-
-struct Decode<'a> {
-    half: Half,
-    record: &'a [f32],
-    out: &'a mut [f32],
-}
-
-impl Vectorized for Decode<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        decode(self.half, self.record, self.out);
-    }
 }
