@@ -7,7 +7,10 @@
 mod dtype;
 mod packed;
 mod round;
+mod wire;
 
 pub(crate) use dtype::Half;
 pub use dtype::{Rounding, RowDtype};
 pub(crate) use packed::{decode, encode, from_bytes, push_bytes, read, round_all, Draws, Unusual};
+pub use wire::pack_rows;
+pub(crate) use wire::unpack;

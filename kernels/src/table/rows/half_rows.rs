@@ -119,6 +119,11 @@ impl HalfRows {
         self.put(rounding.draws(self.draws(folded(key), 0)), values, record);
     }
 
+    /// Writes a given embedding to a record, rounded to the nearest.
+    pub(crate) fn set_nearest(&self, values: &[f32], record: &mut [f32]) {
+        self.put(None, values, record);
+    }
+
     fn draws(&self, folded: u32, update: u64) -> Draws {
         Draws {
             seed: self.seed,

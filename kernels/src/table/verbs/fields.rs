@@ -176,6 +176,30 @@ impl Table {
         offsets: &[i64],
         fields: &[FieldUpdate<'_>],
     ) -> Result<u64> {
+        self.put_fields(pool, offsets, fields, false)
+    }
+
+    /// [`Table::write_fields`] of values that are given, and not what an update makes of a row: a
+    /// `row_dtype` of 2 bytes gets the nearest ones.
+    ///
+    /// # Errors
+    /// As [`Table::write_fields`].
+    pub fn set_fields(
+        &self,
+        pool: &Pool,
+        offsets: &[i64],
+        fields: &[FieldUpdate<'_>],
+    ) -> Result<u64> {
+        self.put_fields(pool, offsets, fields, true)
+    }
+
+    fn put_fields(
+        &self,
+        pool: &Pool,
+        offsets: &[i64],
+        fields: &[FieldUpdate<'_>],
+        are_given: bool,
+    ) -> Result<u64> {
         let (n, dim) = (offsets.len(), self.dim());
         for update in fields {
             self.floats("old", update.old.len(), n)?;
@@ -203,7 +227,7 @@ impl Table {
             })
             .collect();
         content.begin_step(pool, None, &[])?;
-        if let Some(halves) = &mut content.halves {
+        if let Some(halves) = content.halves.as_mut().filter(|_| !are_given) {
             halves.updates += 1;
         }
         self.keys()
@@ -239,7 +263,11 @@ impl Table {
                             Some(halves) => {
                                 halves.read(row, &mut floats);
                                 merge(&mut floats, old, new);
-                                halves.write(number, &floats, row);
+                                if are_given {
+                                    halves.set_nearest(&floats, row);
+                                } else {
+                                    halves.write(number, &floats, row);
+                                }
                             }
                             None => merge(&mut row[start..start + dim], old, new),
                         }
