@@ -271,11 +271,6 @@ def _with_row_dtype(plan: StockVariable, row_dtype: str) -> StockVariable:
     """Returns the plan of a variable whose table keeps its rows as a type says."""
     if row_dtype == FLOAT32:
         return plan
-    if plan.kind and optimizer_named(plan.kind).changes_all_rows:
-        raise Stays("its row_dtype is {}, and its optimizer ({}) changes all its rows in each "
-                    "step, which rows of 2 bytes a value do not take{}".format(
-                        row_dtype, plan.kind, "; StockTables(lazy_adam=True) moves those of the "
-                        "batch" if plan.kind == forms.ADAM else ""))
     return plan._replace(row_dtype=row_dtype, reason="{}, rows of {}".format(
         plan.reason, row_dtype))
 

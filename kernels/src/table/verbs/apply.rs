@@ -5,12 +5,11 @@ use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
 use crate::mem::{rows_ahead, NONE};
 use crate::pool::ranges;
-use crate::stores::{Part, RowPart, Waiting};
+use crate::stores::{HalfRows, Part, RowPart, Waiting};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::table::disk::expect_all;
 use crate::table::engine::{zeros, LockedIndex};
 use crate::table::rows::content::Content;
-use crate::table::rows::half_rows::HalfRows;
 use crate::table::rows::offset::Unfit;
 use crate::table::{LookupGradients, Table, Target};
 use crate::{Columns, Error, Ids, Pool, Result, Rounding, RowDtype, RowOptimizer};
@@ -306,7 +305,7 @@ impl Table {
         optimizer: &dyn RowOptimizer,
     ) -> Result<u64> {
         let starts = content
-            .slots_for(&optimizer.slots(), optimizer.decay())
+            .slots_for(&optimizer.slots())
             .map_err(|error| error.with("table", &self.config().name))?;
         let decay = optimizer.decay();
         content
@@ -351,7 +350,8 @@ impl Table {
             updated.fetch_add(count, Ordering::Relaxed);
         });
         if let (Some(waiting), Some(decay)) = (&mut content.waiting, decay) {
-            waiting.push(decay.lr);
+            let update = content.halves.as_ref().map_or(0, |halves| halves.updates);
+            waiting.push(decay.lr, update);
         }
         dealt.note(content);
         Ok(updated.into_inner())
@@ -513,7 +513,7 @@ impl<G: Gradients> Job<'_, G> {
                 grad = &sum;
             }
             if let Some(waiting) = self.waiting {
-                waiting.catch_up(of_row, row);
+                waiting.catch_up(of_row, row, self.halves);
                 waiting.note(of_row, self.steps);
             }
             match &mut halves {

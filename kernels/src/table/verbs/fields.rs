@@ -93,7 +93,8 @@ impl BatchRows<'_> {
                     continue;
                 };
                 if let Some(waiting) = &self.content.waiting {
-                    row = waiting.caught_up(number, row, &mut now);
+                    let halves = self.content.halves.as_deref();
+                    row = waiting.caught_up(number, row, halves, &mut now);
                 }
                 match halves {
                     Some(halves) => halves.read(row, out),
@@ -216,7 +217,7 @@ impl Table {
             })
             .collect();
         let mut slots = content
-            .slots_for(&slots, None)
+            .slots_for(&slots)
             .map_err(|error| error.with("table", &self.config().name))?
             .into_iter();
         let starts: Vec<usize> = fields
@@ -253,7 +254,7 @@ impl Table {
                         continue;
                     };
                     if let Some(waiting) = waiting {
-                        waiting.catch_up(number, row);
+                        waiting.catch_up(number, row, halves);
                         waiting.note(number, 0);
                     }
                     let at = position as usize * dim;
