@@ -100,7 +100,7 @@ def _of_variables(op: tf.Operation, slices: List[Optional[tf.IndexedSlices]]) ->
 
 
 def _stitch_gradient(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
-    """Gradient of MxRecStitch (variables, keys, counts, places, rows -> embeddings).
+    """Gradient of MxRecStitch (variables, keys, counts, places, types, rows -> embeddings).
 
     Args:
         op: The forward op.
@@ -124,7 +124,7 @@ def _stitch_gradient(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
         with tf.control_dependencies([op.outputs[0].op]):
             summed = library().mx_rec_reduce(_as_tensor(grad), places, keys)
         slices.append(_slices(op, summed, keys))
-    return slices + [None] * (3 * members + 1)
+    return slices + [None] * (len(inputs) - members)
 
 
 def _reduce_columns_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:

@@ -12,6 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 import tensorflow as tf
 
 from mx_rec.constants.constants import MAX_EMBEDDING_SIZE, MAX_VOCABULARY_SIZE
+from mx_rec.core.rows import FLOAT32
 from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock import updates as forms
 from mx_rec.stock.adam import Refused, adam_steps
@@ -19,7 +20,8 @@ from mx_rec.stock.dense_updates import SAME_AS_SPARSE, NotByRows, Penalty, dense
 from mx_rec.stock.fused import Piece, gradients_of, pieces_of
 from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
 from mx_rec.stock.nodes import Nodes, Output, shape_of
-from mx_rec.stock.options import StockTables, is_chosen, is_unlimited, thresholds_of
+from mx_rec.stock.options import (StockTables, is_chosen, is_unlimited, row_dtype_of,
+                                  thresholds_of)
 from mx_rec.stock.parts import (Part, Placement, SavedPlace, are_together, parts_of,
                                 placement_of, with_all_parts, with_one_step, with_one_table)
 from mx_rec.stock.uses import SUMMARIES, Stays, Uses, check_reads, is_idle
@@ -91,6 +93,7 @@ class StockVariable(NamedTuple):
         pivots: Copies of the variable in branches, for which ops wait that run there alone.
         zeros: Ops that tell the shape of the gradient of a branch that is not taken.
         sets_rows: Whether its initializer sets all rows, to a value that is not drawn row by row.
+        row_dtype: As what the table keeps its rows.
     """
 
     name: str
@@ -118,6 +121,7 @@ class StockVariable(NamedTuple):
     pivots: Sequence[str] = ()
     zeros: Sequence[str] = ()
     sets_rows: bool = False
+    row_dtype: str = FLOAT32
 
     @property
     def first(self) -> int:
@@ -229,6 +233,8 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
             if placement.job and plan.changes:
                 raise Stays("{} sets rows of it, which tables on parameter servers do not "
                             "know".format(plan.changes[0]))
+            plan = _with_row_dtype(plan, row_dtype_of(
+                options, node.name if part is None else part.names[0]))
             if placement.job:
                 plan = _on_servers(plan)
             elif part is not None and plan.kind \
@@ -259,6 +265,14 @@ def _check_place(node: Any, placement: Placement, is_odd_part: bool) -> None:
                     "would belong to one process")
     if placement.job and is_odd_part:
         raise Stays("its parts are not cut along the first dimension")
+
+
+def _with_row_dtype(plan: StockVariable, row_dtype: str) -> StockVariable:
+    """Returns the plan of a variable whose table keeps its rows as a type says."""
+    if row_dtype == FLOAT32:
+        return plan
+    return plan._replace(row_dtype=row_dtype, reason="{}, rows of {}".format(
+        plan.reason, row_dtype))
 
 
 def _on_servers(plan: StockVariable) -> StockVariable:

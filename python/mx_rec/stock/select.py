@@ -29,6 +29,7 @@ class Decision(NamedTuple):
         optimizer: Of the table's updates; "" without any.
         slots: Names of the optimizer's slots.
         bytes: What the variable and its slots take as variables.
+        row_dtype: As what its table keeps the rows.
         reason: Why it is a table, or stays.
     """
 
@@ -38,6 +39,7 @@ class Decision(NamedTuple):
     optimizer: str
     slots: List[str]
     bytes: int
+    row_dtype: str
     reason: str
 
 
@@ -60,7 +62,7 @@ def _note(chosen: List[StockVariable]) -> None:
         floats = int(np.prod(plan.shape, dtype=np.int64)) * (1 + len(plan.slots))
         _decided[plan.name] = Decision(
             plan.name, list(plan.shape), plan.table if plan.converts else "", plan.kind,
-            [slot.name for slot in plan.slots], 4 * floats, plan.reason)
+            [slot.name for slot in plan.slots], 4 * floats, plan.row_dtype, plan.reason)
 
 
 def convert_graph(graph: tf.Graph, trains: bool,
