@@ -2,8 +2,8 @@
 
 from typing import Any
 
-# Attributes of a session: the rewritten iterators' initializers that it ran, and the state of the
-# graph that it was prepared for.
+# Attributes of a session: the rewritten iterators' initializers that it ran, and the version of
+# the graph that it was prepared for.
 RAN = "_mx_rec_initializers"
 PREPARED = "_mx_rec_prepared"
 
@@ -20,7 +20,7 @@ def has_seen(session: Any, position: int) -> bool:
         session: The session.
         position: The place of the op among all of the graph, from 1 on.
     """
-    return has_run(session) and position <= session.__dict__.get(PREPARED, (0, 0))[0]
+    return has_run(session) and position <= session.__dict__.get(PREPARED, 0)
 
 
 __all__ = ["PREPARED", "RAN", "has_run", "has_seen"]

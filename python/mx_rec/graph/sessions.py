@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from mx_rec.base.log import warn_once
 from mx_rec.cluster.unmodified import share_requests
-from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER, ASCEND_TIMESTAMP
+from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER
 from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.clusters import check_session, refuse_unknown_ops
 from mx_rec.edits.replacing import extending, extensible
@@ -18,6 +18,7 @@ from mx_rec.graph.runs import PREPARED, RAN, has_run
 from mx_rec.graph.variables import convert_before_run
 from mx_rec.graph.weights import set_held
 from mx_rec.state.graph_state import GraphState, graph_state
+from mx_rec.tensorflow.names import version_for
 
 # Name scope of what a rewrite adds.
 PIPELINE_SCOPE = "mx_rec_pipeline/"
@@ -27,6 +28,10 @@ PIPELINE_SCOPE = "mx_rec_pipeline/"
 _SETTLED = "_mx_rec_settled"
 _PARTS = "_mx_rec_parts"
 _LOCK = "_mx_rec_lock"
+
+# The attribute of a session that has the version of the graph for which nothing is left to do
+# before a run.
+_READY = "_mx_rec_ready"
 
 # TensorFlow's own BaseSession.run, once it was replaced.
 _stock_run = None  # type: Optional[Callable[..., Any]]
@@ -52,8 +57,9 @@ def starting_iterators(stock: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(self: Any, fetches: Any, feed_dict: Any = None, options: Any = None,
             run_metadata: Any = None) -> Any:
-        _prepare(self)
-        if _SETTLED not in self.__dict__:
+        # Most runs find the graph as the one before left it, and are to cost nothing.
+        if self.__dict__.get(_READY) != version_for(self):
+            _prepare(self)
             _note(self, fetches)
         try:
             return stock(self, fetches, feed_dict, options, run_metadata)
@@ -125,6 +131,20 @@ def running_parts(stock: Callable[..., Any]) -> Callable[..., Any]:
             return stock(self, handle, fetches, feed_dict)
 
     return partial_run
+
+
+class _Found:  # pylint: disable=too-few-public-methods
+    """What preparation has found in any graph of this process.
+
+    Attributes:
+        instead: Whether there is one whose runs may compute something in the place of what they
+            fetch: before that nobody has to ask.
+    """
+
+    instead = False
+
+
+_found = _Found()
 
 
 class _Decision(threading.local):
@@ -199,7 +219,7 @@ def fetching(stock: Callable[..., List[Any]]) -> Callable[..., List[Any]]:
     def method(self: Any) -> List[Any]:
         # pylint: disable=protected-access
         some = stock(self)
-        if not some or not _has_instead(graph_state(some[0].graph)):
+        if not _found.instead or not some or not _has_instead(graph_state(some[0].graph)):
             return some
         # Newer TensorFlow has references to the tensors that are fed.
         fed = [one.deref() if hasattr(one, "deref") else one for one in self._feeds]
@@ -263,8 +283,7 @@ def adopt_initializers(graph: tf.Graph) -> None:
 def _prepare(session: Any) -> None:
     """Prepares a session for its graph as it is now; a graph may grow between two runs."""
     graph = session.graph
-    now = graph.version, len(graph.get_collection(ASCEND_TIMESTAMP))
-    marks = session.__dict__
+    now, marks = graph.version, session.__dict__
     if marks.get(PREPARED) != now:
         with marks.setdefault(_LOCK, threading.Lock()):
             if marks.get(PREPARED) != now:
@@ -276,13 +295,14 @@ def _prepare(session: Any) -> None:
                     late.adopt()
                 if RAN not in marks:
                     _begin(session, graph)
-                elif graph.version > marks[PREPARED][0]:
+                elif graph.version > marks[PREPARED]:
                     _pass_over(graph)
                 state = graph_state(graph)
                 if state.needs is None and has_fused(graph):
                     state.needs = Needs(graph)
+                _found.instead = _found.instead or _has_instead(state)
                 # Preparing may have added to the graph.
-                marks[PREPARED] = graph.version, now[1]
+                marks[PREPARED] = graph.version
     set_held(session)
 
 
@@ -307,7 +327,7 @@ def _begin(session: Any, graph: tf.Graph) -> None:
 def _pass_over(graph: tf.Graph) -> None:
     """Passes over what no open session has run."""
     with extending:
-        seen = [other.__dict__.get(PREPARED, (graph.version, 0))[0]
+        seen = [other.__dict__.get(PREPARED, graph.version)
                 for other in graph_state(graph).sessions() if has_run(other)]
         with extensible(graph):
             pass_over(graph, max(seen, default=0))
@@ -327,12 +347,15 @@ def _first_run(state: GraphState, session: Any) -> Set[str]:
 
 
 def _note(session: Any, fetches: Any) -> None:
-    """Notes which initializers of rewritten iterators a run contains."""
-    ran = getattr(session, RAN)
-    waited_for = {op.name for op in graph_state(session.graph).started_by}
-    ran.update(waited_for.intersection(op.name for op in _operations(fetches)))
-    if waited_for <= ran:
-        setattr(session, _SETTLED, True)
+    """Notes which initializers of rewritten iterators a run contains, and what is left to do."""
+    marks = session.__dict__
+    if _SETTLED not in marks:
+        waited_for = {op.name for op in graph_state(session.graph).started_by}
+        marks[RAN].update(waited_for.intersection(op.name for op in _operations(fetches)))
+        if not waited_for <= marks[RAN]:
+            return
+        marks[_SETTLED] = True
+    marks[_READY] = marks[PREPARED]
 
 
 def _operations(fetches: Any) -> List[tf.Operation]:

@@ -5,8 +5,8 @@ from typing import Any, Callable, Dict, List, Optional
 import tensorflow as tf
 
 from mx_rec.ops import library, pooled
-from mx_rec.ops.lookups import lists_of, offsets_of_rows
-from mx_rec.ops.shapes import definitions
+from mx_rec.ops.lookups import offsets_of_rows
+from mx_rec.ops.shapes import definitions, lists_of
 from mx_rec.tensorflow.names import array_ops, known_gradients, while_v2
 
 

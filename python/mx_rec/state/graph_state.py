@@ -24,6 +24,8 @@ class GraphState:
             physical table.
         timestamp: What stands for the timestamp of the collection ASCEND_TIMESTAMP, once needed.
         has_timestamp: Whether the collection's tensor was connected to it.
+        timestamps: The ops that stand so for a timestamp, those of imported graphs as well.
+        searched_timestamps: How many of its first ops were searched for them.
         key_work: The MxRecIdOffset ops of training lookups, by the name of their ids and by
             control flow context (mx_rec.core.shared_keys).
         frozen: Whether `start_asc_pipeline` was called.
@@ -59,6 +61,8 @@ class GraphState:
         self.admissions = {}  # type: Dict[str, Any]
         self.timestamp = None  # type: Optional[tf.Tensor]
         self.has_timestamp = False
+        self.timestamps = []  # type: List[tf.Operation]
+        self.searched_timestamps = 0
         self.key_work = {}  # type: Dict[Tuple[str, Any], List[tf.Operation]]
         self.frozen = False
         self.lookups = 0

@@ -16,6 +16,7 @@ from mx_rec.stock.convert import convert, saved_places
 from mx_rec.stock.options import StockTables, is_chosen
 from mx_rec.stock.servers import Servers, servers_of
 from mx_rec.stock.undo import undone_by_error
+from mx_rec.tensorflow.graph_def import serialized
 
 
 class Decision(NamedTuple):
@@ -104,7 +105,7 @@ def convert_graph(graph: tf.Graph, trains: bool,
         warn_once("stock_tables: all variables stay TensorFlow's: the job has parameter servers, "
                   "whose tables do not support %s.", _refused_on_servers(options))
         return []
-    with making_many(), undone_by_error(graph, graph.as_graph_def()):
+    with making_many(), undone_by_error(graph, serialized(graph)):
         plans = convert(graph, options, trains, known, only_known, dense, histories, servers)
     _tell(graph, options, plans, servers)
     if trains:
