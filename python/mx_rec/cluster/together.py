@@ -134,8 +134,8 @@ def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Te
             for place, part in enumerate(lists):
                 part.extend(list(stitch.inputs)[place * own:(place + 1) * own])
         made = library().mx_rec_stitch(
-            *lists, row_dtypes_input(row_dtypes), rows[0] if len(rows) == 1 else tf.concat(rows, 0, name="rows"),
-            name="embedding")
+            *lists, row_dtypes_input(row_dtypes),
+            rows[0] if len(rows) == 1 else tf.concat(rows, 0, name="rows"), name="embedding")
     start = 0
     for stitch in stitches:
         own = stitch.get_attr("N")

@@ -2,8 +2,6 @@
 
 from typing import Any, Dict, Optional
 
-import tensorflow as tf
-
 FLOAT32 = "float32"
 ROW_DTYPES = (FLOAT32, "bfloat16", "float16")
 ROUNDINGS = ("stochastic", "nearest")
@@ -19,14 +17,11 @@ def name_of_row_dtype(what: str, row_dtype: Any) -> str:
     Raises:
         ValueError: If it is none.
     """
-    try:
-        dtype = tf.as_dtype(row_dtype).name
-    except TypeError:
-        dtype = ""
+    dtype = row_dtype if isinstance(row_dtype, str) else getattr(row_dtype, "name", None)
     if dtype not in ROW_DTYPES:
         raise ValueError("{} should be one of {}, but is {!r}".format(
             what, ", ".join(map(repr, ROW_DTYPES)), row_dtype))
-    return dtype
+    return str(dtype)
 
 
 def row_storage(table_name: str, row_dtype: Any, row_rounding: str,
