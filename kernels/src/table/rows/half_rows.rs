@@ -1,7 +1,7 @@
 //! What a table whose embeddings have 2 bytes a value keeps beside its rows: what random numbers
 //! they are rounded by, and how many values could not be stored.
 
-use crate::halves::{encode, read, Draws, Half, Unusual};
+use crate::halves::{encode, folded, read, Draws, Half, RowDraws, Unusual};
 use crate::simd::Level;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::{Error, Kind, Result, Rounding, TableConfig};
@@ -13,8 +13,10 @@ pub(crate) struct HalfRows {
     seed: u64,
     /// How many updates there were. A checkpoint has it, so that what follows is rounded as if it
     /// had followed at once.
-    pub(crate) updates: u64,
-    /// By row: the upper and the lower half of its key, exclusive or. Empty if nobody asks.
+    updates: u64,
+    /// The random numbers of the last one.
+    draws: Draws,
+    /// By row: what of its key they depend on. Empty if nobody asks.
     folded: Vec<u32>,
     saturated: AtomicU64,
     not_finite: AtomicU64,
@@ -29,6 +31,7 @@ impl HalfRows {
             rounding: config.row_storage.rounding,
             seed: config.seed,
             updates: 0,
+            draws: Draws::new(config.seed, 0),
             folded: Vec::new(),
             saturated: AtomicU64::new(0),
             not_finite: AtomicU64::new(0),
@@ -106,28 +109,35 @@ impl HalfRows {
         read(self.level, self.half, record, out);
     }
 
+    /// How many updates there were.
+    pub(crate) fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// Sets how many there were.
+    pub(crate) fn set_updates(&mut self, updates: u64) {
+        self.updates = updates;
+        self.draws = Draws::new(self.seed, updates);
+    }
+
     /// Writes an embedding that the last update has made to the record of the row `row`.
     pub(crate) fn write(&self, row: u32, values: &[f32], record: &mut [f32]) {
-        let folded = self.folded.get(row as usize).copied().unwrap_or(0);
-        let draws = self.rounding.draws(self.draws(folded, self.updates));
+        let draws = (self.rounding == Rounding::Stochastic).then(|| {
+            let folded = self.folded.get(row as usize);
+            self.draws.of(folded.copied().unwrap_or(0))
+        });
         self.put(draws, values, record);
     }
 
     /// Writes a given embedding to the record of a key, rounded to the nearest, or as of an update
     /// number 0, which there is not.
     pub(crate) fn set(&self, rounding: Rounding, key: i64, values: &[f32], record: &mut [f32]) {
-        self.put(rounding.draws(self.draws(folded(key), 0)), values, record);
+        let draws =
+            (rounding == Rounding::Stochastic).then(|| Draws::new(self.seed, 0).of(folded(key)));
+        self.put(draws, values, record);
     }
 
-    fn draws(&self, folded: u32, update: u64) -> Draws {
-        Draws {
-            seed: self.seed,
-            folded,
-            update,
-        }
-    }
-
-    fn put(&self, draws: Option<Draws>, values: &[f32], record: &mut [f32]) {
+    fn put(&self, draws: Option<RowDraws>, values: &[f32], record: &mut [f32]) {
         let found = encode(self.level, self.half, draws, values, record);
         if found != Unusual::default() {
             self.saturated.fetch_add(found.saturated, Relaxed);
@@ -147,9 +157,4 @@ impl HalfRows {
     pub(super) fn bytes(&self) -> usize {
         self.folded.capacity() * size_of::<u32>()
     }
-}
-
-/// What of a key rounding depends on.
-fn folded(key: i64) -> u32 {
-    key as u32 ^ (key >> 32) as u32
 }

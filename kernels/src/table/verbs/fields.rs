@@ -204,7 +204,7 @@ impl Table {
             .collect();
         content.begin_step(pool, None, &[])?;
         if let Some(halves) = &mut content.halves {
-            halves.updates += 1;
+            halves.set_updates(halves.updates() + 1);
         }
         self.keys()
             .counters
