@@ -7,7 +7,12 @@
 mod dtype;
 mod packed;
 mod round;
+mod wire;
 
 pub(crate) use dtype::Half;
 pub use dtype::{Rounding, RowDtype};
-pub(crate) use packed::{decode, encode, from_bytes, push_bytes, read, round_all, Draws, Unusual};
+pub(crate) use packed::{
+    decode, encode, folded, from_bytes, push_bytes, read, round_all, round_row, Draws, Unusual,
+};
+pub use wire::pack_rows;
+pub(crate) use wire::unpack;

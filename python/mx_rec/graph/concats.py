@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from mx_rec.edits.replacing import FUSED_NAME, forbid_feeding, in_place_of, pass_on, replace_each
 from mx_rec.graph.fusions import Columns, Concat
-from mx_rec.graph.rows import replace_shapes
+from mx_rec.graph.rows import Constants, replace_shapes
 from mx_rec.ops import library
 from mx_rec.ops.lookups import member_of, read_rows
 
@@ -20,6 +20,7 @@ def fuse_concats(graph: tf.Graph, planned: Sequence[Concat]) -> None:
         graph: A graph that no session has run, after lookups have moved.
         planned: What the plan says of concatenations.
     """
+    constants = Constants(graph)
     for one in planned:
         if not one.fuses:
             continue
@@ -32,7 +33,7 @@ def fuse_concats(graph: tf.Graph, planned: Sequence[Concat]) -> None:
         inputs = [list(member_of(reader, part.output).values())
                   for reader, part in zip(readers, one.parts)]
         read = _concatenate(graph.get_operation_by_name(one.node), readers, inputs)
-        replace_shapes(graph, shapes, {output.name: (ids, part[1]) for output, (*part, ids)
+        replace_shapes(constants, shapes, {output.name: (ids, part[1]) for output, (*part, ids)
                                        in zip(outputs, inputs)}, [read])
         for tensor, columns in gradients:
             _replace_gradient(graph, read, tensor, columns)

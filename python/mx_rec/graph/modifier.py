@@ -4,6 +4,7 @@ import os
 from typing import Any, Dict, List, Optional
 
 import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
 
 from mx_rec.base.log import logger
 from mx_rec.cluster import modified as clusters
@@ -24,6 +25,7 @@ from mx_rec.graph.together import take_apart
 from mx_rec.graph.variables import convert_variables
 from mx_rec.state.graph_state import GraphState, graph_state
 from mx_rec.state.settings import Settings
+from mx_rec.tensorflow.graph_def import serialized
 from mx_rec.validator.validator import Bool, Type, checked
 
 DUMP_DIRECTORY = "./export_graph"
@@ -103,9 +105,10 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
                        "graph stays as it is. Modify it before the first session.run.")
         return
     settle_timestamp(graph)
-    take_apart(graph)
-    before = graph.as_graph_def()
-    plan = make_plan(clusters.apart(before).SerializeToString(), graph=graph)
+    take_apart(graph, graph.get_operations())
+    before = serialized(graph)
+    plan = make_plan(clusters.apart(graph_pb2.GraphDef.FromString(before)).SerializeToString(),
+                     graph=graph)
     plan = plan._replace(lookups=[
         lookup._replace(table=clusters.table_of(graph, lookup.node)) if lookup.kind == SPLIT
         else lookup for lookup in plan.lookups])
@@ -142,7 +145,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
     logger.info("graph modification: %d of %d lookups moved into %d input pipelines.", moved,
                 len(plan.lookups), len(plan.iterators))
     if dump_graph:
-        _dump(before, graph, plan)
+        _dump(graph_pb2.GraphDef.FromString(before), graph, plan)
 
 
 class GraphModifierHook(tf.compat.v1.train.SessionRunHook):

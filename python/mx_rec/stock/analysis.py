@@ -12,6 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 import tensorflow as tf
 
 from mx_rec.constants.constants import MAX_EMBEDDING_SIZE, MAX_VOCABULARY_SIZE
+from mx_rec.core.rows import FLOAT32
 from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock import updates as forms
 from mx_rec.stock.adam import Refused, adam_steps
@@ -19,7 +20,8 @@ from mx_rec.stock.dense_updates import SAME_AS_SPARSE, NotByRows, Penalty, dense
 from mx_rec.stock.fused import Piece, gradients_of, pieces_of
 from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
 from mx_rec.stock.nodes import Nodes, Output, shape_of
-from mx_rec.stock.options import StockTables, is_chosen, is_unlimited, thresholds_of
+from mx_rec.stock.options import (StockTables, is_chosen, is_unlimited, row_dtype_of,
+                                  thresholds_of)
 from mx_rec.stock.parts import (Part, Placement, SavedPlace, are_together, parts_of,
                                 placement_of, with_all_parts, with_one_step, with_one_table)
 from mx_rec.stock.uses import SUMMARIES, Stays, Uses, check_reads, is_idle
@@ -94,6 +96,7 @@ class StockVariable(NamedTuple):
         was_run: Whether it has a value already: its initializer and those of its slots are
             assignments like others then, each of all rows.
         slot_changes: Those that set its slots then.
+        row_dtype: As what the table keeps its rows.
     """
 
     name: str
@@ -123,6 +126,7 @@ class StockVariable(NamedTuple):
     sets_rows: bool = False
     was_run: bool = False
     slot_changes: Sequence[str] = ()
+    row_dtype: str = FLOAT32
 
     @property
     def first(self) -> int:
@@ -237,6 +241,8 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
             if placement.job and plan.changes:
                 raise Stays("{} sets rows of it, which tables on parameter servers do not "
                             "know".format(plan.changes[0]))
+            plan = _with_row_dtype(plan, row_dtype_of(
+                options, node.name if part is None else part.names[0]))
             if placement.job:
                 plan = _on_servers(plan)
             elif part is not None and plan.kind \
@@ -267,6 +273,14 @@ def _check_place(node: Any, placement: Placement, is_odd_part: bool) -> None:
                     "would belong to one process")
     if placement.job and is_odd_part:
         raise Stays("its parts are not cut along the first dimension")
+
+
+def _with_row_dtype(plan: StockVariable, row_dtype: str) -> StockVariable:
+    """Returns the plan of a variable whose table keeps its rows as a type says."""
+    if row_dtype == FLOAT32:
+        return plan
+    return plan._replace(row_dtype=row_dtype, reason="{}, rows of {}".format(
+        plan.reason, row_dtype))
 
 
 def _on_servers(plan: StockVariable) -> StockVariable:

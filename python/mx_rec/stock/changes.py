@@ -91,7 +91,7 @@ def _change(rows: Rows, ids: tf.Tensor, values: tf.Tensor, factor: float) -> tf.
     read = make.mx_rec_read_rows(table.handle, offsets, values, names, initial, name="read")
     new = read.gradients + read.values[0] if factor else read.gradients
     done = make.mx_rec_write_rows(table.handle, read.rows, names, initial, read.values, [new],
-                                  name="write").op
+                                  sets=int(not factor), name="write").op
     if rows.rules.counts and rows.plan.trains:
         with tf.control_dependencies([done]):
             return count_as_admitted(table, rows.rules, ids)

@@ -9,6 +9,7 @@ from mx_rec.base.log import logger
 from mx_rec.constants.constants import (DEFAULT_SEED, MAX_ROW_BUDGET,
                                           MAX_VOCABULARY_SIZE)
 from mx_rec.core.embedding import server_directories, ssd_directories
+from mx_rec.core.rows import row_storage
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
 from mx_rec.edits.wiring import (change_of, forbid_dropped_feeds, forget_variables, gate_of,
                                  in_place_of, on_device, replace_waiting)
@@ -371,7 +372,7 @@ def make_table(plan: StockVariable, options: StockTables = StockTables(),
 
     Args:
         plan: The plan.
-        options: Where its rows are.
+        options: Where its rows are, and how they round.
         servers: The devices of the parameter servers that hold it, if any.
 
     Returns:
@@ -392,6 +393,8 @@ def make_table(plan: StockVariable, options: StockTables = StockTables(),
         ssd_vocabulary_size=on_disk, ssd_data_path=directories, is_save=True, is_dp=False,
         init_param=1.0, all2all_gradients_op="sum_gradients", padding_keys=None,
         padding_keys_mask=False, padding_keys_len=None,
+        row_storage=row_storage(plan.table, plan.row_dtype, options.row_rounding,
+                                options.row_conversion),
         admission_sketch_bytes=0 if servers else sketch_of(options, plan.name))
     settings = Settings._single_instance  # pylint: disable=protected-access
     physical = build_physical_table(

@@ -17,6 +17,7 @@ from mx_rec.stock.options import StockTables, is_chosen
 from mx_rec.stock.savers import renewable_savers, without_savers
 from mx_rec.stock.servers import HERE, Servers, servers_of
 from mx_rec.stock.undo import undone_by_error
+from mx_rec.tensorflow.graph_def import serialized
 
 
 class Decision(NamedTuple):
@@ -29,6 +30,7 @@ class Decision(NamedTuple):
         optimizer: Of the table's updates; "" without any.
         slots: Names of the optimizer's slots.
         bytes: What the variable and its slots take as variables.
+        row_dtype: As what its table keeps the rows.
         reason: Why it is a table, or stays.
     """
 
@@ -38,6 +40,7 @@ class Decision(NamedTuple):
     optimizer: str
     slots: List[str]
     bytes: int
+    row_dtype: str
     reason: str
 
 
@@ -60,7 +63,7 @@ def _note(chosen: List[StockVariable]) -> None:
         floats = int(np.prod(plan.shape, dtype=np.int64)) * (1 + len(plan.slots))
         _decided[plan.name] = Decision(
             plan.name, list(plan.shape), plan.table if plan.converts else "", plan.kind,
-            [slot.name for slot in plan.slots], 4 * floats, plan.reason)
+            [slot.name for slot in plan.slots], 4 * floats, plan.row_dtype, plan.reason)
 
 
 def convert_graph(graph: tf.Graph, trains: bool,
@@ -103,7 +106,7 @@ def convert_graph(graph: tf.Graph, trains: bool,
         warn_once("stock_tables: all variables stay TensorFlow's: the job has parameter servers, "
                   "whose tables do not support %s.", _refused_on_servers(options))
         return []
-    with making_many(), undone_by_error(graph, graph.as_graph_def()):
+    with making_many(), undone_by_error(graph, serialized(graph)):
         plans = convert(graph, options, trains, known, only_known, dense, histories, servers)
     _tell(graph, options, plans, servers)
     if trains:
