@@ -14,28 +14,25 @@ KEYS = np.array([0, 1, -1 - 2 ** 40, 5, 2 ** 33 + 5, 11, 977], np.int64)
 DIM = 21
 
 
-def philox(counter, key):
-    """Philox-4x32-10 of Salmon et al. (SC 2011): uint32 (4, n) and (2) to uint32 (4, n)."""
-    counter, key = counter.astype(np.uint64), np.asarray(key, np.uint64)
-    low = np.uint64(0xFFFFFFFF)
-    for _ in range(10):
-        first, second = counter[0] * np.uint64(0xD2511F53), counter[2] * np.uint64(0xCD9E8D57)
-        counter = np.stack([(second >> np.uint64(32)) ^ counter[1] ^ key[0], second & low,
-                            (first >> np.uint64(32)) ^ counter[3] ^ key[1], first & low])
-        key = (key + np.array([0x9E3779B9, 0xBB67AE85], np.uint64)) & low
-    return counter.astype(np.uint32)
+def mixed(number):
+    """The second half of a step of SplitMix64, of an integer of any size."""
+    number %= 2 ** 64
+    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 % 2 ** 64
+    number = (number ^ number >> 27) * 0x94D049BB133111EB % 2 ** 64
+    return number ^ number >> 31
 
 
 def draws(seed, key, dim, update):
     """The 16 random bits of each column of a row, as docs/half-rows.md has them."""
-    words = -(-dim // 2)
-    column = np.arange(dim)
-    word = column % words
-    key = int(key) % 2 ** 64
-    block = (1 << 31) | (word // 16 * 4 + word % 4)
-    rest = np.array([[update & 0xFFFFFFFF], [(key ^ key >> 32) & 0xFFFFFFFF], [update >> 32]]) + np.zeros([1, dim], int)
-    found = philox(np.concatenate([[block], rest]), [seed & 0xFFFFFFFF, seed >> 32])
-    return (found[word % 16 // 4, column] >> (16 * (column // words)).astype(np.uint32)) & 0xFFFF
+    golden, words = 0x9E3779B97F4A7C15, -(-dim // 2)
+    row = mixed(mixed(seed ^ mixed(update * golden)) + (int(key) * golden % 2 ** 64 >> 32) * golden)
+    found = []
+    for word in range(words):
+        bits = (row + word * 0x9E3779B9) % 2 ** 32
+        bits = (bits ^ bits >> 16) * 0x21F0AAAD % 2 ** 32
+        bits = (bits ^ bits >> 15 ^ row >> 32) * 0x735A2D97 % 2 ** 32
+        found.append(bits ^ bits >> 15)
+    return np.array([found[c % words] >> 16 * (c // words) & 0xFFFF for c in range(dim)], np.uint32)
 
 
 def rounded(values, dtype, random=None):

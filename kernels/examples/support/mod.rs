@@ -74,16 +74,57 @@ pub(crate) fn draw(seed: u64, n: usize, rows: usize) -> Vec<i64> {
         .collect()
 }
 
+/// Rows by Zipf's law, scattered over all of them: `count` batches of `n`.
+pub(crate) fn zipf(exponent: f64, count: usize, n: usize, rows: usize) -> Vec<Vec<i64>> {
+    let mut sums = Vec::with_capacity(rows);
+    let mut sum = 0.0;
+    for rank in 1..=rows {
+        sum += (rank as f64).powf(-exponent);
+        sums.push(sum);
+    }
+    let place = |number: i64| {
+        let part = number as f64 / (1_u64 << 53) as f64 * sum;
+        let rank = sums.partition_point(|&one| one < part) as u64;
+        (rank.wrapping_mul(1_000_003) % rows as u64) as i64
+    };
+    let batch = |at: usize| draw(100 + at as u64, n, 1 << 53).into_iter().map(place);
+    (0..count).map(|at| batch(at).collect()).collect()
+}
+
 /// Milliseconds that `f` takes; ends the process if it fails.
 pub(crate) fn time(f: impl FnOnce() -> Result<()>) -> f64 {
     let start = Instant::now();
     let result = f();
     let time = start.elapsed().as_secs_f64() * 1e3;
+    or_end(result);
+    time
+}
+
+/// Milliseconds that the threads of the process work while `f` runs; ends the process if it fails.
+pub(crate) fn worked(f: impl FnOnce() -> Result<()>) -> f64 {
+    let start = processor_time();
+    let result = f();
+    let time = processor_time() - start;
+    or_end(result);
+    time * 1e3
+}
+
+fn or_end(result: Result<()>) {
     if let Err(error) = result {
         eprintln!("{error}");
         std::process::exit(1);
     }
-    time
+}
+
+/// Seconds of processors that the process has had.
+fn processor_time() -> f64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the call writes to `time` alone.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// Repetitions before those that count.

@@ -166,11 +166,8 @@ impl Rounder {
 
     /// Rounds the embedding of a key after an update.
     fn round(&self, key: i64, update: u64, values: &mut [f32]) {
-        let draws = self.rounding.draws(Draws {
-            seed: self.seed,
-            folded: folded(key),
-            update,
-        });
+        let draws = (self.rounding == Rounding::Stochastic)
+            .then(|| Draws::new(self.seed, update).of(folded(key)));
         round_row(self.level, self.half, draws, values);
     }
 }

@@ -4,15 +4,17 @@
 //! All of it is arithmetic on integers, but for products that are exact: the same bits on every
 //! instruction set, and whether or not the processor takes denormals for zeros.
 
+mod draws;
 mod dtype;
 mod packed;
 mod round;
 mod wire;
 
+pub(crate) use draws::{folded, Draws, RowDraws};
 pub(crate) use dtype::Half;
 pub use dtype::{Rounding, RowDtype};
 pub(crate) use packed::{
-    decode, encode, folded, from_bytes, push_bytes, read, round_all, round_row, Draws, Unusual,
+    decode, encode, from_bytes, push_bytes, read, round_all, round_row, Unusual,
 };
 pub use wire::pack_rows;
 pub(crate) use wire::unpack;

@@ -3,24 +3,10 @@
 //! Of `dim` values the first half lies in the lower halves of the words, the others in the upper
 //! ones: so reading and writing them takes no shuffles. A word that has one value has zeros above.
 
-use super::dtype::{Half, Rounding};
-use super::round::{with_value, Value};
-use crate::init::{sixteen, COLUMNS};
+use super::draws::RowDraws;
+use super::dtype::Half;
+use super::round::{with_value, Value, MAGNITUDE};
 use crate::simd::{Level, Vectorized};
-
-/// Marks the counters of roundings: those of initial values are below it.
-const ROUNDINGS: u32 = 1 << 31;
-
-/// Random numbers of the rounding of one row.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Draws {
-    /// The table's.
-    pub(crate) seed: u64,
-    /// The upper and the lower half of the key, exclusive or.
-    pub(crate) folded: u32,
-    /// The number of the update.
-    pub(crate) update: u64,
-}
 
 /// How many values of a row were not stored as they were but for rounding, or are no numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,15 +15,6 @@ pub(crate) struct Unusual {
     pub(crate) saturated: u64,
     /// Infinities and not-a-numbers.
     pub(crate) not_finite: u64,
-}
-
-impl Draws {
-    /// Those of words `16 * group ..`; the lower half of a word is for the value in the lower half.
-    #[inline(always)]
-    fn words(self, group: u32) -> [u32; COLUMNS] {
-        let rest = [self.update as u32, self.folded, (self.update >> 32) as u32];
-        sixteen(self.seed, ROUNDINGS | (group * 4), rest)
-    }
 }
 
 /// Reads an embedding, `out (dim)`, from the front of a record. In a hot loop that is compiled for
@@ -49,7 +26,10 @@ pub(crate) fn decode(half: Half, record: &[f32], out: &mut [f32]) {
 
 #[inline(always)]
 fn decode_values<V: Value>(record: &[f32], out: &mut [f32]) {
-    let (low, high) = out.split_at_mut(out.len().div_ceil(2));
+    let words = out.len().div_ceil(2);
+    // As long as what is written: so the compiler knows how long if `out` tells it.
+    let record = &record[..words];
+    let (low, high) = out.split_at_mut(words);
     for (out, word) in low.iter_mut().zip(record) {
         *out = V::decode(word.to_bits() & 0xFFFF);
     }
@@ -83,7 +63,7 @@ impl Vectorized for Decode<'_> {
 pub(crate) fn encode(
     level: Level,
     half: Half,
-    draws: Option<Draws>,
+    draws: Option<RowDraws>,
     values: &[f32],
     record: &mut [f32],
 ) -> Unusual {
@@ -95,13 +75,13 @@ pub(crate) fn encode(
     });
     match largest <= half.largest().to_bits() {
         true => Unusual::default(),
-        false => unusual(half, values),
+        false => with_value!(half, V => put_beyond::<V>(values, record)),
     }
 }
 
 struct Encode<'a> {
     half: Half,
-    draws: Option<Draws>,
+    draws: Option<RowDraws>,
     values: &'a [f32],
     record: &'a mut [f32],
 }
@@ -119,86 +99,65 @@ impl Vectorized for Encode<'_> {
             record,
         } = self;
         with_value!(half, V => match draws {
-            Some(draws) => encode_values(values, record, |group| {
-                let words = draws.words(group);
-                move |at, value, shift| V::stochastic(value, words[at] >> shift & 0xFFFF)
+            Some(draws) => encode_values(values, record, |word, low, high| {
+                let bits = draws.word(word);
+                [V::stochastic(low, bits & 0xFFFF), V::stochastic(high, bits >> 16)]
             }),
-            None => encode_values(values, record, |_| |_, value, _| V::nearest(value)),
-        })
+            None => encode_values(values, record, |_, low, high| [low, high].map(V::nearest)),
+        });
+        let sizes = values.iter().map(|value| value.to_bits() & MAGNITUDE);
+        sizes.fold(0, u32::max)
     }
 }
 
-/// `of_group(g)(w, value, s)` are the bits of a value of word `16 * g + w`, in whose lower half it
-/// is if `s` is 0, else 16.
+/// `round(w, low, high)` are the bits of the two values of word `w`; those of a value that does not
+/// fit are of no use.
 #[inline(always)]
-fn encode_values<F: Fn(usize, f32, u32) -> u32>(
-    values: &[f32],
-    record: &mut [f32],
-    of_group: impl Fn(u32) -> F,
-) -> u32 {
-    let mut largest = [0; COLUMNS];
-    let words = values.len().div_ceil(2);
-    let (low, high) = values.split_at(words);
-    let (low, high) = (low.chunks(COLUMNS), high.chunks(COLUMNS));
-    let out = record[..words].chunks_mut(COLUMNS);
-    // A word that has one value may be alone in its group.
-    let high = high.chain(std::iter::once(&[][..]));
-    for (group, ((low, high), out)) in low.zip(high).zip(out).enumerate() {
-        // Zeros become zeros by any rounding.
-        let (mut lows, mut highs) = ([0.0; COLUMNS], [0.0; COLUMNS]);
-        match (low.try_into(), high.try_into()) {
-            // A full group, without the calls that copies of any length are.
-            (Ok(low), Ok(high)) => (lows, highs) = (low, high),
-            _ => {
-                lows[..low.len()].copy_from_slice(low);
-                highs[..high.len()].copy_from_slice(high);
+fn encode_values(values: &[f32], record: &mut [f32], round: impl Fn(u32, f32, f32) -> [u32; 2]) {
+    let (low, high) = values.split_at(values.len().div_ceil(2));
+    let put = |word: usize, low: f32, high: f32, out: &mut f32| {
+        let [low, high] = round(word as u32, low, high);
+        *out = f32::from_bits(low & 0xFFFF | high << 16);
+    };
+    for (word, ((low, high), out)) in low.iter().zip(high).zip(&mut *record).enumerate() {
+        put(word, *low, *high, out);
+    }
+    // A word that has one value: zero becomes zero by any rounding.
+    if let ([.., last], true) = (low, low.len() > high.len()) {
+        put(high.len(), *last, 0.0, &mut record[high.len()]);
+    }
+}
+
+/// Writes the values that do not fit, of `values (dim)`, to a record that has the others.
+#[cold]
+fn put_beyond<V: Value>(values: &[f32], record: &mut [f32]) -> Unusual {
+    let (mut found, words) = (Unusual::default(), values.len().div_ceil(2));
+    for (column, &value) in values.iter().enumerate() {
+        if V::is_beyond(value) {
+            let (word, shift) = (column % words, 16 * (column / words));
+            let others = record[word].to_bits() & !(0xFFFF << shift);
+            record[word] = f32::from_bits(others | V::beyond(value) << shift);
+            match value.is_finite() {
+                true => found.saturated += 1,
+                false => found.not_finite += 1,
             }
         }
-        let bits = of_group(group as u32);
-        let mut words = [0.0; COLUMNS];
-        for (at, word) in words.iter_mut().enumerate() {
-            let (low, high) = (bits(at, lows[at], 0), bits(at, highs[at], 16));
-            *word = f32::from_bits(low | high << 16);
-            let sizes = [lows[at], highs[at]].map(|value| value.to_bits() & 0x7FFF_FFFF);
-            largest[at] = largest[at].max(sizes[0]).max(sizes[1]);
-        }
-        match out.first_chunk_mut::<COLUMNS>() {
-            Some(out) => *out = words,
-            None => out.copy_from_slice(&words[..out.len()]),
-        }
     }
-    largest.into_iter().fold(0, u32::max)
-}
-
-/// What of some values is not stored as it is.
-#[cold]
-fn unusual(half: Half, values: &[f32]) -> Unusual {
-    let largest = half.largest().to_bits();
-    let saturated = values.iter().filter(|value| value.is_finite());
-    let saturated = saturated.filter(|value| value.abs().to_bits() > largest);
-    Unusual {
-        saturated: saturated.count() as u64,
-        not_finite: values.iter().filter(|value| !value.is_finite()).count() as u64,
-    }
+    found
 }
 
 /// Rounds values in place, to the nearest: what is read of an embedding that was written so.
 pub(crate) fn round_all(half: Half, values: &mut [f32]) {
     for value in values {
-        *value = with_value!(half, V => V::decode(V::nearest(*value)));
+        *value = with_value!(half, V => V::decode(V::any(*value, V::nearest)));
     }
 }
 
 /// Rounds an embedding, in place, to what is read of it when [`encode`] has written it.
-pub(crate) fn round_row(level: Level, half: Half, draws: Option<Draws>, values: &mut [f32]) {
+pub(crate) fn round_row(level: Level, half: Half, draws: Option<RowDraws>, values: &mut [f32]) {
     let mut record = vec![0.0; values.len().div_ceil(2)];
     encode(level, half, draws, values, &mut record);
     read(level, half, &record, values);
-}
-
-/// What of a key rounding depends on.
-pub(crate) fn folded(key: i64) -> u32 {
-    key as u32 ^ (key >> 32) as u32
 }
 
 /// Appends the embedding of `dim` values at the front of a record as it is in files: 2 bytes a
@@ -220,15 +179,9 @@ pub(crate) fn from_bytes(half: Half, bytes: &[u8], values: &mut [f32]) {
     }
 }
 
-impl Rounding {
-    /// The random numbers of a rounding, if it takes some.
-    pub(crate) fn draws(self, draws: Draws) -> Option<Draws> {
-        (self == Rounding::Stochastic).then_some(draws)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::draws::Draws;
     use super::super::round::{Bfloat16, Float16};
     use super::*;
     use crate::simd::Isa;
@@ -242,37 +195,26 @@ mod tests {
         (0..dim).map(value).collect()
     }
 
-    /// The words of the generator one by one, as the documents say.
-    fn random(draws: Draws, dim: usize, column: usize) -> u32 {
-        let words = dim.div_ceil(2);
-        let word = draws.words((column % words / COLUMNS) as u32)[column % words % COLUMNS];
-        word >> (16 * (column / words)) & 0xFFFF
-    }
-
     #[test]
     fn every_level_packs_and_reads_every_width_as_one_value_after_the_other() {
-        let draws = Draws {
-            seed: 77,
-            folded: 5,
-            update: 3 << 32 | 9,
-        };
+        let draws = Draws::new(77, 3 << 32 | 9).of(5);
         for dim in (1..=67).chain([128, 8191, 8192]) {
-            let values = values(dim);
+            let (values, words) = (values(dim), dim.div_ceil(2));
             for half in [Half::Bfloat16, Half::Float16] {
                 for draws in [None, Some(draws)] {
                     let one = |column: usize| {
                         let value = values[column];
-                        let random = draws.map(|draws| random(draws, dim, column));
-                        with_value!(half, V => V::decode(match random {
+                        let (word, half_of) = (column % words, column / words);
+                        let random = draws.map(|draws: RowDraws| {
+                            draws.word(word as u32) >> (16 * half_of) & 0xFFFF
+                        });
+                        with_value!(half, V => V::decode(V::any(value, |value| match random {
                             Some(random) => V::stochastic(value, random),
                             None => V::nearest(value),
-                        }))
+                        })))
                     };
                     let expected: Vec<u32> = (0..dim).map(|at| one(at).to_bits()).collect();
-                    for isa in [Isa::Scalar, Isa::Avx2, Isa::Avx512] {
-                        let Some(level) = Level::forced(isa) else {
-                            continue;
-                        };
+                    for level in levels() {
                         let mut record = vec![7.0; dim.div_ceil(2) + 1];
                         encode(level, half, draws, &values, &mut record);
                         assert_eq!(record[dim.div_ceil(2)], 7.0);
@@ -283,12 +225,67 @@ mod tests {
                             out: &mut out,
                         });
                         let found: Vec<u32> = out.iter().map(|value| value.to_bits()).collect();
-                        assert_eq!(found, expected, "{half:?} {isa:?} dim {dim}");
+                        assert_eq!(found, expected, "{half:?} {level:?} dim {dim}");
                         let (mut bytes, mut back) = (Vec::new(), vec![0.0; dim]);
                         push_bytes(&record, dim, &mut bytes);
                         assert_eq!(bytes.len(), 2 * dim);
                         from_bytes(half, &bytes, &mut back);
                         assert!(back.iter().map(|value| value.to_bits()).eq(found));
+                    }
+                }
+            }
+        }
+    }
+
+    fn levels() -> impl Iterator<Item = Level> {
+        let all = [Isa::Scalar, Isa::Avx2, Isa::Avx512];
+        all.into_iter().filter_map(Level::forced)
+    }
+
+    #[test]
+    fn every_level_reads_all_halves_and_rounds_floats_of_any_bits_as_one_by_one() {
+        for half in [Half::Bfloat16, Half::Float16] {
+            let record: Vec<f32> = (0..1 << 15)
+                .map(|word| f32::from_bits(word | (word + (1 << 15)) << 16))
+                .collect();
+            for level in levels() {
+                let mut out = vec![0.0; 1 << 16];
+                read(level, half, &record, &mut out);
+                for (bits, found) in (0..).zip(out) {
+                    let expected = with_value!(half, V => V::decode(bits));
+                    assert_eq!(found.to_bits(), expected.to_bits(), "{half:?} {bits:04x}");
+                }
+            }
+            let mut bits = 1_u32;
+            for row in 0..3000 {
+                let mut value = || {
+                    bits = bits.wrapping_mul(0x2C92_77B5).wrapping_add(0x3C6E_F35F);
+                    // Also many of small exponents, and many near the ends of the ranges.
+                    match row % 3 {
+                        0 => f32::from_bits(bits ^ bits >> 13),
+                        1 => f32::from_bits(bits & 0x87FF_FFFF | 0x3000_0000),
+                        _ => f32::from_bits(bits & 0xC0FF_FFFF | 0x4700_0000),
+                    }
+                };
+                let values: Vec<f32> = (0..37).map(|_| value()).collect();
+                let of_row = Draws::new(3, row).of(bits);
+                for draws in [None, Some(of_row)] {
+                    let one = |(column, &value): (usize, &f32)| {
+                        let random = of_row.word(column as u32 % 19) >> (column / 19 * 16);
+                        with_value!(half, V => V::any(value, |value| match draws {
+                            Some(_) => V::stochastic(value, random & 0xFFFF),
+                            None => V::nearest(value),
+                        }))
+                    };
+                    let expected: Vec<u32> = values.iter().enumerate().map(one).collect();
+                    for level in levels() {
+                        let mut record = [0.0; 19];
+                        encode(level, half, draws, &values, &mut record);
+                        let mut bytes = Vec::new();
+                        push_bytes(&record, 37, &mut bytes);
+                        let found = bytes.as_chunks().0.iter();
+                        let found = found.map(|&pair| u32::from(u16::from_le_bytes(pair)));
+                        assert!(found.eq(expected.iter().copied()), "{half:?} row {row}");
                     }
                 }
             }
@@ -302,11 +299,7 @@ mod tests {
         for half in [Half::Bfloat16, Half::Float16] {
             let (mut sum, updates) = (0.0, 4000_u64);
             for update in 0..updates {
-                let draws = Some(Draws {
-                    seed: 1,
-                    folded: 2,
-                    update,
-                });
+                let draws = Some(Draws::new(1, update).of(2));
                 let mut record = [0.0; 16];
                 encode(level, half, draws, &[value; 32], &mut record);
                 let mut out = [0.0; 32];

@@ -4,7 +4,7 @@
 //! value beyond the largest one becomes the largest one (it saturates).
 
 const EXPONENT: u32 = 0x7F80_0000;
-const MAGNITUDE: u32 = 0x7FFF_FFFF;
+pub(super) const MAGNITUDE: u32 = 0x7FFF_FFFF;
 /// Float16's exponents are so much smaller than float32's, in float32's bits.
 const REBIAS: u32 = 112 << 23;
 /// The smallest normal float16, 2^-14, as a float32. Below it float16 has multiples of 2^-24.
@@ -18,13 +18,31 @@ pub(super) trait Value: Copy {
     /// The float32 of the same value.
     fn decode(half: u32) -> f32;
 
-    /// Rounds `value` to a neighbour: to the one of larger magnitude if its distance from the
-    /// other, in parts of the distance between both, and `random / 2^16` (below 1) are 1 or more
-    /// together.
+    /// Rounds a value of at most the largest magnitude to a neighbour: to the one of larger
+    /// magnitude if its distance from the other, in parts of the distance between both, and
+    /// `random / 2^16` (below 1) are 1 or more together.
     fn stochastic(value: f32, random: u32) -> u32;
 
-    /// Rounds `value` to the nearer neighbour, to the even one from the middle.
+    /// Rounds such a value to the nearer neighbour, to the even one from the middle.
     fn nearest(value: f32) -> u32;
+
+    /// What becomes of a value that is larger, or no number.
+    fn beyond(value: f32) -> u32;
+
+    /// Whether a value needs [`Value::beyond`].
+    #[inline(always)]
+    fn is_beyond(value: f32) -> bool {
+        value.to_bits() & MAGNITUDE > Self::LARGEST
+    }
+
+    /// Rounds any value, as `round` does those that fit.
+    #[inline(always)]
+    fn any(value: f32, round: impl Fn(f32) -> u32) -> u32 {
+        match Self::is_beyond(value) {
+            true => Self::beyond(value),
+            false => round(value),
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -32,25 +50,6 @@ pub(super) struct Bfloat16;
 
 #[derive(Clone, Copy)]
 pub(super) struct Float16;
-
-impl Bfloat16 {
-    /// Adds to the magnitude what decides about its lower 16 bits, and drops these.
-    #[inline(always)]
-    fn add(value: f32, add: u32) -> u32 {
-        let bits = value.to_bits();
-        let magnitude = bits & MAGNITUDE;
-        let finite = ((magnitude.wrapping_add(add)) >> 16).min(Self::LARGEST >> 16);
-        // A payload in the lower bits alone would be lost, and leave an infinity.
-        let quiet = if magnitude > EXPONENT { 0x40 } else { 0 };
-        let special = magnitude >> 16 | quiet;
-        let half = if magnitude >= EXPONENT {
-            special
-        } else {
-            finite
-        };
-        bits >> 16 & 0x8000 | half
-    }
-}
 
 impl Value for Bfloat16 {
     const LARGEST: u32 = 0x7F7F_0000;
@@ -62,12 +61,23 @@ impl Value for Bfloat16 {
 
     #[inline(always)]
     fn stochastic(value: f32, random: u32) -> u32 {
-        Self::add(value, random)
+        value.to_bits().wrapping_add(random) >> 16
     }
 
     #[inline(always)]
     fn nearest(value: f32) -> u32 {
-        Self::add(value, 0x7FFF + (value.to_bits() >> 16 & 1))
+        Self::stochastic(value, 0x7FFF + (value.to_bits() >> 16 & 1))
+    }
+
+    #[inline(always)]
+    fn beyond(value: f32) -> u32 {
+        let bits = value.to_bits();
+        // A payload in the lower bits alone would be lost, and leave an infinity.
+        let quiet = u32::from(bits & MAGNITUDE > EXPONENT) << 6;
+        match bits & MAGNITUDE < EXPONENT {
+            true => bits >> 16 & 0x8000 | Self::LARGEST >> 16,
+            false => bits >> 16 | quiet,
+        }
     }
 }
 
@@ -79,15 +89,7 @@ impl Float16 {
         let bits = value.to_bits();
         let magnitude = bits & MAGNITUDE;
         let normal = magnitude.wrapping_sub(REBIAS).wrapping_add(add) >> 13;
-        let normal = normal.min(0x7BFF);
-        let payload = if magnitude > EXPONENT {
-            0x200 | magnitude >> 13 & 0x3FF
-        } else {
-            0
-        };
-        let half = if magnitude >= EXPONENT {
-            0x7C00 | payload
-        } else if magnitude >= SMALLEST_NORMAL {
+        let half = if magnitude >= SMALLEST_NORMAL {
             normal
         } else {
             small
@@ -134,6 +136,17 @@ impl Value for Float16 {
         let odd = value.to_bits() >> 13 & 1;
         Self::add(value, 0xFFF + odd, small)
     }
+
+    #[inline(always)]
+    fn beyond(value: f32) -> u32 {
+        let magnitude = value.to_bits() & MAGNITUDE;
+        let quiet = u32::from(magnitude > EXPONENT) << 9;
+        let half = match magnitude < EXPONENT {
+            true => 0x7BFF,
+            false => 0x7C00 | quiet | magnitude >> 13 & 0x3FF,
+        };
+        value.to_bits() >> 16 & 0x8000 | half
+    }
 }
 
 /// Runs one expression for a type that is known at run time.
@@ -169,6 +182,14 @@ mod tests {
         }
     }
 
+    fn nearest<V: Value>(value: f32) -> u32 {
+        V::any(value, V::nearest)
+    }
+
+    fn stochastic<V: Value>(value: f32, random: u32) -> u32 {
+        V::any(value, |value| V::stochastic(value, random))
+    }
+
     fn value_of<V: Value>(half: u32, is_float16: bool) -> f64 {
         if is_float16 {
             defined(half)
@@ -192,9 +213,9 @@ mod tests {
             for half in 0..=0xFFFF_u32 {
                 let value = V::decode(half);
                 for back in [
-                    V::nearest(value),
-                    V::stochastic(value, 0),
-                    V::stochastic(value, 0xFFFF),
+                    nearest::<V>(value),
+                    stochastic::<V>(value, 0),
+                    stochastic::<V>(value, 0xFFFF),
                 ] {
                     // A not-a-number may become quiet.
                     assert!(back == half || (value.is_nan() && V::decode(back).is_nan()));
@@ -239,7 +260,7 @@ mod tests {
             let sign = u32::from(value.is_sign_negative()) << 15;
             let size = f64::from(value.abs());
             let (low, high) = (values[below as usize], values[above as usize]);
-            let nearest = V::nearest(value);
+            let nearest = nearest::<V>(value);
             let middle = (low + high) / 2.0;
             let expected = if size > high || size > middle {
                 above
@@ -255,7 +276,7 @@ mod tests {
                 (size - low) / (high - low)
             };
             for random in [0, 1, 0x1FFF, spread & 0xFFFF, 0xFFFE, 0xFFFF] {
-                let found = V::stochastic(value, random);
+                let found = stochastic::<V>(value, random);
                 assert!(found == sign | below || found == sign | above, "{value:e}");
                 // All bits that decide count: those of float16's normal values are 13.
                 let is_small = is_float16 && size < 2_f64.powi(-14);
@@ -288,20 +309,20 @@ mod tests {
             for sign in [1.0_f32, -1.0] {
                 for &value in beyond {
                     for half in [
-                        V::nearest(sign * value),
-                        V::stochastic(sign * value, 0xFFFF),
+                        nearest::<V>(sign * value),
+                        stochastic::<V>(sign * value, 0xFFFF),
                     ] {
                         assert_eq!(V::decode(half), sign * largest, "{value:e}");
                     }
                 }
                 let infinity = sign * f32::INFINITY;
-                assert_eq!(V::decode(V::nearest(infinity)), infinity);
-                assert_eq!(V::decode(V::stochastic(infinity, 0xFFFF)), infinity);
+                assert_eq!(V::decode(nearest::<V>(infinity)), infinity);
+                assert_eq!(V::decode(stochastic::<V>(infinity, 0xFFFF)), infinity);
             }
             for bits in [0x7FC0_0000, 0x7F80_0001, 0xFFFF_FFFF] {
                 let value = f32::from_bits(bits);
-                assert!(V::decode(V::nearest(value)).is_nan());
-                assert!(V::decode(V::stochastic(value, 0xFFFF)).is_nan());
+                assert!(V::decode(nearest::<V>(value)).is_nan());
+                assert!(V::decode(stochastic::<V>(value, 0xFFFF)).is_nan());
             }
         }
         check::<Bfloat16>(&[f32::MAX, f32::from_bits(0x7F7F_0001)]);

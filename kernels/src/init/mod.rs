@@ -6,4 +6,5 @@ mod normal;
 mod philox;
 
 pub use initializer::{Distribution, Initializer, Mode};
-pub(crate) use philox::{sixteen, COLUMNS};
+#[cfg(test)]
+pub(crate) use philox::words;

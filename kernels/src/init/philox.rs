@@ -2,7 +2,7 @@
 //! numbers: as easy as 1, 2, 3" (SC 2011), run for sixteen columns at a time.
 
 /// Columns that one call makes.
-pub(crate) const COLUMNS: usize = 16;
+pub(super) const COLUMNS: usize = 16;
 
 /// Counters that run side by side; each gives four words.
 const LANES: usize = 4;
@@ -17,25 +17,14 @@ const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 /// Block `4 * group + lane` gives columns `lane`, `lane + 4`, `lane + 8` and `lane + 12` of the
 /// group, so that four lanes are written without a transposition.
 #[inline(always)]
-pub(super) fn words(seed: u64, key: i64, group: u32) -> [u32; COLUMNS] {
-    sixteen(
-        seed,
-        group * LANES as u32,
-        [0, key as u32, (key >> 32) as u32],
-    )
-}
-
-/// Sixteen words: the Philox key is the seed, the counters are (`block` and the next three, rest).
-#[inline(always)]
-pub(crate) fn sixteen(seed: u64, block: u32, rest: [u32; 3]) -> [u32; COLUMNS] {
+pub(crate) fn words(seed: u64, key: i64, group: u32) -> [u32; COLUMNS] {
     // Each number is the low half of a 64-bit lane, so that a lane's product is one widening
     // multiplication; what is in the high halves does not matter.
-    let [second, third, fourth] = rest.map(u64::from);
     let mut counter = [
-        std::array::from_fn(|lane| u64::from(block) + lane as u64),
-        [second; LANES],
-        [third; LANES],
-        [fourth; LANES],
+        std::array::from_fn(|lane| u64::from(group) * LANES as u64 + lane as u64),
+        [0; LANES],
+        [key as u64; LANES],
+        [(key >> 32) as u64; LANES],
     ];
     let (mut first, mut second) = (seed as u32, (seed >> 32) as u32);
     for _ in 0..ROUNDS {

@@ -1,7 +1,7 @@
 //! What a table whose embeddings have 2 bytes a value keeps beside its rows: what random numbers
 //! they are rounded by, and how many values could not be stored.
 
-use crate::halves::{encode, folded, read, round_row, Draws, Half, Unusual};
+use crate::halves::{encode, folded, read, round_row, Draws, Half, RowDraws, Unusual};
 use crate::simd::Level;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::{Error, Kind, Result, Rounding, TableConfig};
@@ -13,8 +13,10 @@ pub(crate) struct HalfRows {
     seed: u64,
     /// How many updates there were. A checkpoint has it, so that what follows is rounded as if it
     /// had followed at once.
-    pub(crate) updates: u64,
-    /// By row: the upper and the lower half of its key, exclusive or. Empty if nobody asks.
+    updates: u64,
+    /// The random numbers of the last one.
+    draws: Draws,
+    /// By row: what of its key they depend on. Empty if nobody asks.
     folded: Vec<u32>,
     saturated: AtomicU64,
     not_finite: AtomicU64,
@@ -29,6 +31,7 @@ impl HalfRows {
             rounding: config.row_storage.rounding,
             seed: config.seed,
             updates: 0,
+            draws: Draws::new(config.seed, 0),
             folded: Vec::new(),
             saturated: AtomicU64::new(0),
             not_finite: AtomicU64::new(0),
@@ -106,30 +109,47 @@ impl HalfRows {
         read(self.level, self.half, record, out);
     }
 
+    /// How many updates there were.
+    pub(crate) fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// Sets how many there were.
+    pub(crate) fn set_updates(&mut self, updates: u64) {
+        self.updates = updates;
+        self.draws = Draws::new(self.seed, updates);
+    }
+
     /// Writes an embedding that the last update has made to the record of the row `row`.
     pub(crate) fn write(&self, row: u32, values: &[f32], record: &mut [f32]) {
-        self.write_as(row, self.updates, values, record);
+        self.put(self.draws_of(row, self.draws), values, record);
     }
 
     /// Writes an embedding as it is after the update number `update`.
     pub(crate) fn write_as(&self, row: u32, update: u64, values: &[f32], record: &mut [f32]) {
-        self.put(self.draws_of(row, update), values, record);
+        let draws = self.draws_of(row, Draws::new(self.seed, update));
+        self.put(draws, values, record);
     }
 
     /// Rounds an embedding, in place, to what [`HalfRows::write_as`] would make of it.
     pub(crate) fn round(&self, row: u32, update: u64, values: &mut [f32]) {
-        round_row(self.level, self.half, self.draws_of(row, update), values);
+        let draws = self.draws_of(row, Draws::new(self.seed, update));
+        round_row(self.level, self.half, draws, values);
     }
 
-    fn draws_of(&self, row: u32, update: u64) -> Option<Draws> {
-        let folded = self.folded.get(row as usize).copied().unwrap_or(0);
-        self.rounding.draws(self.draws(folded, update))
+    fn draws_of(&self, row: u32, draws: Draws) -> Option<RowDraws> {
+        (self.rounding == Rounding::Stochastic).then(|| {
+            let folded = self.folded.get(row as usize);
+            draws.of(folded.copied().unwrap_or(0))
+        })
     }
 
     /// Writes a given embedding to the record of a key, rounded to the nearest, or as of an update
     /// number 0, which there is not.
     pub(crate) fn set(&self, rounding: Rounding, key: i64, values: &[f32], record: &mut [f32]) {
-        self.put(rounding.draws(self.draws(folded(key), 0)), values, record);
+        let draws =
+            (rounding == Rounding::Stochastic).then(|| Draws::new(self.seed, 0).of(folded(key)));
+        self.put(draws, values, record);
     }
 
     /// Writes a given embedding to a record, rounded to the nearest.
@@ -137,15 +157,7 @@ impl HalfRows {
         self.put(None, values, record);
     }
 
-    fn draws(&self, folded: u32, update: u64) -> Draws {
-        Draws {
-            seed: self.seed,
-            folded,
-            update,
-        }
-    }
-
-    fn put(&self, draws: Option<Draws>, values: &[f32], record: &mut [f32]) {
+    fn put(&self, draws: Option<RowDraws>, values: &[f32], record: &mut [f32]) {
         let found = encode(self.level, self.half, draws, values, record);
         if found != Unusual::default() {
             self.saturated.fetch_add(found.saturated, Relaxed);

@@ -5,6 +5,7 @@ use super::{HalfRows, ReadRows};
 use crate::halves::decode;
 use crate::mem::prefetch;
 use crate::optim::{is_still, Decay, Missed, Steps};
+use crate::{Error, Kind, Result};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 /// The step of a row that does not wait: it is frozen.
@@ -44,6 +45,23 @@ pub(crate) struct Waiting {
     last: Vec<AtomicU16>,
 }
 
+/// Makes room for the last steps of so many rows. New ones miss nothing.
+fn make_room(last: &mut Vec<AtomicU16>, rows: usize) -> Result<()> {
+    let more = rows.saturating_sub(last.len());
+    if rows > last.capacity() {
+        let reserved = last.try_reserve_exact(more.max(last.len() / GROWTH));
+        reserved.map_err(|_| {
+            Error::new(
+                Kind::ResourceExhausted,
+                "no memory for the last steps of rows",
+            )
+            .with("rows", rows)
+        })?;
+    }
+    last.resize_with(last.len() + more, AtomicU16::default);
+    Ok(())
+}
+
 /// Steps of one optimizer with the same betas and epsilon.
 struct Span {
     /// How many steps were before it.
@@ -56,21 +74,24 @@ struct Span {
 
 impl Waiting {
     /// No steps yet; none of the rows `frozen` ever waits.
+    ///
+    /// # Errors
+    /// `ResourceExhausted`.
     pub(crate) fn new(
         decay: Decay,
         starts: [usize; 2],
         (words, dim, rows): (usize, usize, usize),
         frozen: &[u32],
-    ) -> Waiting {
+    ) -> Result<Waiting> {
         let mut last = Vec::new();
-        last.resize_with(rows, AtomicU16::default);
+        make_room(&mut last, rows)?;
         for &row in frozen {
             if let Some(last) = last.get_mut(row as usize) {
                 *last.get_mut() = NEVER;
             }
         }
         let missed = Missed::new(decay);
-        Waiting {
+        Ok(Waiting {
             spans: vec![Span {
                 before: 0,
                 missed,
@@ -81,7 +102,7 @@ impl Waiting {
             words,
             dim,
             last,
-        }
+        })
     }
 
     /// Whether the next step, of so many rows, can be one more of the last span.
@@ -127,15 +148,11 @@ impl Waiting {
     }
 
     /// Makes room for so many rows.
-    pub(crate) fn fit(&mut self, rows: usize) {
-        if rows > self.last.capacity() {
-            let more = (rows - self.last.len()).max(self.last.len() / GROWTH);
-            self.last.reserve_exact(more);
-        }
-        if rows > self.last.len() {
-            // They are new, and miss nothing.
-            self.last.resize_with(rows, AtomicU16::default);
-        }
+    ///
+    /// # Errors
+    /// `ResourceExhausted`; nothing changed.
+    pub(crate) fn fit(&mut self, rows: usize) -> Result<()> {
+        make_room(&mut self.last, rows)
     }
 
     /// Starts to bring the last step of a row into the processor's cache.
@@ -423,3 +440,35 @@ macro_rules! with_rows_now {
     };
 }
 pub(crate) use with_rows_now;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error_and_rows_wait_on() {
+        let decay = Decay {
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            lr: 0.1,
+            moves: true,
+        };
+        let text = |result: Result<()>| result.err().map(|error| error.to_string()).unwrap();
+        let mut waiting = Waiting::new(decay, [1, 2], (1, 3), &[1]).unwrap();
+        waiting.push(0.1);
+        for rows in [usize::MAX, 1 << 62] {
+            let refused = [
+                text(waiting.fit(rows)),
+                text(Waiting::new(decay, [1, 2], (1, rows), &[]).map(drop)),
+            ];
+            for text in refused {
+                assert!(text.contains("no memory for the last steps"), "{text}");
+                assert!(text.contains(&format!("rows={rows}")), "{text}");
+            }
+        }
+        waiting.fit(5).unwrap();
+        let waits: Vec<bool> = (0..6).map(|row| waiting.waits(row)).collect();
+        assert_eq!(waits, [true, false, true, true, true, false]);
+    }
+}

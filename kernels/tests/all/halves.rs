@@ -96,36 +96,31 @@ fn is_lazy(at: usize) -> bool {
     optimizer(at, 0).decay().is_none()
 }
 
-/// Philox-4x32-10 as its authors write it, one counter at a time.
-fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
-    for round in 0..10 {
-        if round > 0 {
-            key = [
-                key[0].wrapping_add(0x9E37_79B9),
-                key[1].wrapping_add(0xBB67_AE85),
-            ];
-        }
-        let first = u64::from(counter[0]) * 0xD251_1F53;
-        let second = u64::from(counter[2]) * 0xCD9E_8D57;
-        counter = [
-            (second >> 32) as u32 ^ counter[1] ^ key[0],
-            second as u32,
-            (first >> 32) as u32 ^ counter[3] ^ key[1],
-            first as u32,
-        ];
-    }
-    counter
+/// The second half of a step of SplitMix64, modulo 2^64, in wider numbers.
+fn mixed(number: u128) -> u128 {
+    let most = 1_u128 << 64;
+    let step = |number: u128, shift: u32, factor: u128| {
+        let number = number % most;
+        (number ^ number >> shift) * factor % most
+    };
+    let number = step(number, 30, 0xBF58_476D_1CE4_E5B9);
+    let number = step(number, 27, 0x94D0_49BB_1331_11EB);
+    number ^ number >> 31
 }
 
-/// The 16 random bits by which column `column` of a key is rounded in an update.
+/// The 16 random bits by which column `column` of a key is rounded in an update, as the documents
+/// have them.
 pub(crate) fn random(seed: u64, key: i64, column: usize, update: u64) -> u32 {
+    let (golden, most) = (0x9E37_79B9_7F4A_7C15_u128, 1_u128 << 32);
+    let folded = u128::from(key as u64) * golden % (most * most) >> 32;
+    let of_update = mixed(u128::from(seed) ^ mixed(u128::from(update) * golden));
+    let row = mixed(of_update + folded * golden);
     let words = DIM.div_ceil(2);
-    let word = column % words;
-    let block = 1 << 31 | (word / 16 * 4 + word % 4) as u32;
-    let folded = key as u32 ^ (key >> 32) as u32;
-    let counter = [block, update as u32, folded, (update >> 32) as u32];
-    let found = philox(counter, [seed as u32, (seed >> 32) as u32])[word % 16 / 4];
-    found >> (16 * (column / words)) & 0xFFFF
+    let bits = (row + (column % words) as u128 * 0x9E37_79B9) % most;
+    let bits = (bits ^ bits >> 16) * 0x21F0_AAAD % most;
+    let bits = (bits ^ bits >> 15 ^ row >> 32) * 0x735A_2D97 % most;
+    let bits = (bits ^ bits >> 15) as u32;
+    bits >> (16 * (column / words)) & 0xFFFF
 }
 
 /// A value as it is stored: `random` of 16 bits, or to the nearest, in float64.

@@ -7,6 +7,7 @@
 
 use crate::optim::Steps;
 use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use crate::{Error, Kind, Result};
 use std::collections::HashMap;
 
 /// The state behind the content's lock. Rows are stamped by whoever has the content for writing;
@@ -44,6 +45,27 @@ impl Changes {
     #[inline]
     pub(in crate::table) fn is_on(&self) -> bool {
         self.epoch.load(Relaxed) != 0
+    }
+
+    /// Makes room for the changes of so many rows, which then take no memory, if changes are
+    /// tracked.
+    ///
+    /// # Errors
+    /// `ResourceExhausted`; nothing changed.
+    pub(in crate::table) fn fit(&mut self, rows: usize) -> Result<()> {
+        if !self.is_on() {
+            return Ok(());
+        }
+        for words in [&mut self.stamps, &mut self.touches] {
+            if rows > words.capacity() {
+                let most = rows.checked_next_power_of_two().unwrap_or(rows);
+                words.try_reserve_exact(most - words.len()).map_err(|_| {
+                    Error::new(Kind::ResourceExhausted, "no memory for the changes of rows")
+                        .with("rows", rows)
+                })?;
+            }
+        }
+        Ok(())
     }
 
     /// Notes a change of rows by gradients; a row may come several times and counts each time.
@@ -221,6 +243,24 @@ mod tests {
         changes.remove([5].into_iter());
         assert_eq!((changes.bytes(), changes.close()), (0, 0));
         assert!(!changes.reaches(0));
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error_and_changes_go_on() {
+        let mut changes = Changes::default();
+        // Nobody asked for it.
+        changes.fit(usize::MAX).unwrap();
+        changes.start();
+        changes.fit(5).unwrap();
+        let before = changes.bytes();
+        for rows in [usize::MAX, 1 << 60] {
+            let text = changes.fit(rows).unwrap_err().to_string();
+            assert!(text.contains("no memory for the changes of rows"), "{text}");
+            assert!(text.contains(&format!("rows={rows}")), "{text}");
+        }
+        changes.touch([4].into_iter());
+        assert!(changes.holds(4, 0, 1));
+        assert_eq!(changes.bytes(), before);
     }
 
     #[test]

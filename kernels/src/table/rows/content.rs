@@ -243,6 +243,7 @@ impl Content {
         let first = self.store.rows();
         let end = first + (n - reused);
         let made = numbered(end)
+            .and_then(|()| self.changes.fit(end))
             .and_then(|()| {
                 self.halves
                     .as_mut()
@@ -410,6 +411,7 @@ impl Content {
         }
         let layout = self.layout;
         if slots.len() > known {
+            self.changes.fit(self.store.rows())?;
             let (dim, width) = (layout.dim, self.store.width());
             let wider = layout.width(&slots);
             self.store.widen(wider, self.capacity, |row| {
@@ -431,7 +433,7 @@ impl Content {
     ///
     /// # Errors
     /// For rows on disk that catch up: `DataLoss` for a record that is damaged, and what the files
-    /// refuse. No row has changed but by the steps before.
+    /// refuse; `ResourceExhausted`. No row has changed but by the steps before.
     pub(in crate::table) fn begin_step(
         &mut self,
         pool: &Pool,
@@ -439,6 +441,10 @@ impl Content {
         starts: &[usize],
     ) -> Result<()> {
         let rows = self.store.rows();
+        self.changes.fit(rows)?;
+        if let Some(waiting) = &mut self.waiting {
+            waiting.fit(rows)?;
+        }
         if let Some((decay, starts)) = decay.zip(starts.first_chunk::<2>().copied()) {
             let waiting = self.waiting.as_ref();
             if !waiting.is_some_and(|one| one.takes(&decay, starts, rows)) {
@@ -451,14 +457,11 @@ impl Content {
                     _ => {
                         self.catch_up_on_disk(pool)?;
                         let size = (self.layout.words(), self.layout.dim, rows);
-                        let waiting = Waiting::new(decay, starts, size, &self.frozen);
+                        let waiting = Waiting::new(decay, starts, size, &self.frozen)?;
                         self.waiting = Some(Box::new(waiting));
                     }
                 }
             }
-        }
-        if let Some(waiting) = &mut self.waiting {
-            waiting.fit(rows);
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use crate::batch::by_key::ByKey;
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
-use crate::mem::{rows_ahead, NONE};
+use crate::mem::{rows_ahead, LINE, NONE};
 use crate::pool::ranges;
 use crate::stores::{HalfRows, Part, RowPart, Waiting};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -182,6 +182,8 @@ impl Table {
         let dim = self.dim();
         let offset = |at: usize| offsets.get(inverse[at] as usize).copied().unwrap_or(-1);
         let dealt = self.deal(pool, content, ids.len(), offset)?;
+        let room = content.changes.fit(content.store.rows());
+        room.map_err(|error| error.with("table", &self.config().name))?;
         let reset_slots = content.reset_slots();
         let halves = content.halves.as_deref();
         let parts = content.store.split(dealt.owners);
@@ -316,7 +318,7 @@ impl Table {
             .stale
             .fetch_add(dealt.stale, Ordering::Relaxed);
         if let Some(halves) = &mut content.halves {
-            halves.updates += 1;
+            halves.set_updates(halves.updates() + 1);
         }
         let frozen = content.frozen().to_vec();
         let updated = AtomicU64::new(0);
@@ -350,7 +352,7 @@ impl Table {
             updated.fetch_add(count, Ordering::Relaxed);
         });
         if let (Some(waiting), Some(decay)) = (&mut content.waiting, decay) {
-            let update = content.halves.as_ref().map_or(0, |halves| halves.updates);
+            let update = content.halves.as_ref().map_or(0, |halves| halves.updates());
             waiting.push(decay.lr, update);
         }
         dealt.note(content);
@@ -531,9 +533,10 @@ struct HalfUpdate<'a> {
     halves: &'a HalfRows,
     words: usize,
     dim: usize,
-    /// A row `[embedding | slots ..]` of floats.
-    floats: Vec<f32>,
-    /// Where slots start in it.
+    /// Room for a row `[embedding | slots ..]` of floats that starts at a cache line: vectors that
+    /// span two lines take twice as long, and longer where one has just been written.
+    room: Vec<f32>,
+    /// Where slots start in a row.
     starts: Vec<usize>,
 }
 
@@ -544,18 +547,23 @@ impl<'a> HalfUpdate<'a> {
             halves,
             words,
             dim,
-            floats: vec![0.0; dim],
+            room: Vec::new(),
             starts: job.starts.iter().map(|start| start - words + dim).collect(),
         }
     }
 
     fn run(&mut self, optimizer: &dyn RowOptimizer, number: u32, row: &mut [f32], grad: &[f32]) {
         let (dim, words) = (self.dim, self.words);
-        self.floats.resize(dim + row.len() - words, 0.0);
-        self.halves.read(row, &mut self.floats[..dim]);
-        self.floats[dim..].copy_from_slice(&row[words..]);
-        optimizer.update(&mut self.floats, &self.starts, grad);
-        self.halves.write(number, &self.floats[..dim], row);
-        row[words..].copy_from_slice(&self.floats[dim..]);
+        let size = dim + row.len() - words;
+        if self.room.len() < size {
+            self.room = vec![0.0; size + LINE / size_of::<f32>()];
+        }
+        let first = self.room.as_ptr().align_offset(LINE);
+        let floats = &mut self.room[first..first + size];
+        self.halves.read(row, &mut floats[..dim]);
+        floats[dim..].copy_from_slice(&row[words..]);
+        optimizer.update(floats, &self.starts, grad);
+        self.halves.write(number, &floats[..dim], row);
+        row[words..].copy_from_slice(&floats[dim..]);
     }
 }

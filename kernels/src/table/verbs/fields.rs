@@ -229,7 +229,7 @@ impl Table {
             .collect();
         content.begin_step(pool, None, &[])?;
         if let Some(halves) = content.halves.as_mut().filter(|_| !are_given) {
-            halves.updates += 1;
+            halves.set_updates(halves.updates() + 1);
         }
         self.keys()
             .counters

@@ -231,15 +231,15 @@ fn copy_rows(
 
 /// [`copy_rows`] for one kind of store.
 #[inline(always)]
-fn copy_rows_from(
-    store: &impl ReadRows,
+fn copy_rows_from<S: ReadRows>(
+    store: &S,
     n: usize,
     row: impl Fn(usize) -> Result<u32, Unfit>,
     dim: usize,
     out: &mut [f32],
 ) -> Result<(), (usize, Unfit)> {
     let level = Level::detect();
-    let block = rows_ahead(dim);
+    let block = rows_ahead(S::words(dim));
     let name = |from: usize, rows: &mut [u32; MOST_AHEAD]| -> Result<usize, (usize, Unfit)> {
         let count = block.min(n - from.min(n));
         for (at, place) in (from..).zip(&mut rows[..count]) {
@@ -295,26 +295,28 @@ impl<S: ReadRows, N: ReadRows> Vectorized for Block<'_, S, N> {
     #[inline(always)]
     fn run(self) {
         match self.dim {
-            1 => self.copy(fixed::<1>),
-            8 => self.copy(fixed::<8>),
-            16 => self.copy(fixed::<16>),
-            32 => self.copy(fixed::<32>),
-            64 => self.copy(fixed::<64>),
-            _ => self.copy(copy_row),
+            1 => self.copy(1, fixed::<1>),
+            8 => self.copy(8, fixed::<8>),
+            16 => self.copy(16, fixed::<16>),
+            32 => self.copy(32, fixed::<32>),
+            64 => self.copy(64, fixed::<64>),
+            dim => self.copy(dim, copy_row),
         }
     }
 }
 
 impl<S: ReadRows, N: ReadRows> Block<'_, S, N> {
+    /// `dim` is [`Block::dim`], which the compiler knows where it is a number above: it unrolls what
+    /// reads rows of 2 bytes a value, too.
     #[inline(always)]
-    fn copy(self, copy: impl Fn(&[f32], &mut [f32])) {
+    fn copy(self, dim: usize, copy: impl Fn(&[f32], &mut [f32])) {
         let Block {
             rows: (store, rows),
             coming: (next, floats, coming),
-            dim,
             width,
             first,
             out,
+            ..
         } = self;
         let mut scratch = vec![0.0; if S::SCRATCH && !S::DECODES { dim } else { 0 }];
         for (at, (out, &number)) in out.chunks_exact_mut(width).zip(rows).enumerate() {
@@ -393,16 +395,16 @@ impl<S: ReadRows> Vectorized for Find<'_, S> {
 /// Copies rows by key in three stages, each a block of ids behind the one before: ask for the
 /// buckets; read them and ask for the rows; copy the rows.
 #[inline(always)]
-fn find_rows<T: Copy + Into<i64>>(
+fn find_rows<T: Copy + Into<i64>, S: ReadRows>(
     asked: &Asked<'_>,
-    store: &impl ReadRows,
+    store: &S,
     ids: &[T],
     out: &mut [f32],
 ) {
     let Asked {
         index, dim, absent, ..
     } = *asked;
-    let block = rows_ahead(dim);
+    let block = rows_ahead(S::words(dim));
     let of_block = |at: usize| {
         let rest = ids.get(at * block..).unwrap_or_default();
         &rest[..block.min(rest.len())]

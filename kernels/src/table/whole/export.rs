@@ -49,7 +49,7 @@ impl Snapshot<'_> {
 
     /// How many updates there were, of a table whose embeddings have 2 bytes a value.
     pub(crate) fn updates(&self) -> Option<u64> {
-        self.content.halves.as_ref().map(|halves| halves.updates)
+        self.content.halves.as_ref().map(|halves| halves.updates())
     }
 
     /// Whether the row of a number is in memory.

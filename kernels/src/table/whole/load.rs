@@ -56,7 +56,7 @@ impl Loading<'_> {
     /// Sets how many updates there were, if embeddings have 2 bytes a value.
     pub(crate) fn set_updates(&mut self, updates: u64) {
         if let Some(halves) = &mut self.content.halves {
-            halves.updates = updates;
+            halves.set_updates(updates);
         }
     }
 
