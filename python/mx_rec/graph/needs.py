@@ -17,6 +17,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from mx_rec.base.log import logger
 from mx_rec.edits.replacing import FUSED_ATTRIBUTE, extensible
+from mx_rec.edits.upstream import downstream, upstream
 from mx_rec.state.graph_state import graph_state
 from mx_rec.tensorflow.names import control_flow_util
 
@@ -382,8 +383,7 @@ class _Before:
                 outside = [self._outside[full] for name in names
                            for full in map(_full_name, self._nodes[name].input)
                            if full in self._outside and full not in given]
-                for op in needed_by(
-                        outside, fed).intersection(_readers_of(makers)):
+                for op in needed_by(outside, fed).intersection(downstream(makers, True)):
                     if op.name not in self._nodes:
                         names.add(self._take(op, were))
                         waiting.append(op.name)
@@ -434,29 +434,7 @@ def needed_by(fetched: Iterable[_Fetched], given: Container[str] = ()) -> Set[tf
         fetched: Tensors and ops.
         given: Names of tensors that are fed, which need none.
     """
-    seen = set()  # type: Set[tf.Operation]
-    waiting = [one if isinstance(one, tf.Operation) else one.op for one in fetched
-               if one.name not in given]
-    while waiting:
-        op = waiting.pop()
-        if op not in seen:
-            seen.add(op)
-            waiting.extend(tensor.op for tensor in op.inputs if tensor.name not in given)
-            waiting.extend(op.control_inputs)
-    return seen
-
-
-def _readers_of(makers: Iterable[tf.Operation]) -> Set[tf.Operation]:
-    """Returns ops and all that depend on them."""
-    seen = set()  # type: Set[tf.Operation]
-    waiting = list(makers)
-    while waiting:
-        op = waiting.pop()
-        if op not in seen:
-            seen.add(op)
-            waiting.extend(reader for output in op.outputs for reader in output.consumers())
-            waiting.extend(op._control_outputs)  # pylint: disable=protected-access
-    return seen
+    return set(upstream(fetched, control_inputs=True, given=given))
 
 
 def _below(definition: graph_pb2.GraphDef, roots: Iterable[str]) -> Set[str]:

@@ -10,11 +10,10 @@ from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.cluster import modified as clusters
 from mx_rec.cluster.ahead import with_next
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
-from mx_rec.edits.replacing import forbid_feeding, in_place_of
+from mx_rec.edits.replacing import forbid_feeding, in_place_of, replace_each
 from mx_rec.graph.plan import ONE_SHOT, SPLIT, TRAIN, Record
 from mx_rec.graph.sessions import PIPELINE_SCOPE
 from mx_rec.ops.lookups import Resolved, prepare, resolve
-from mx_rec.tensorflow.moved import move_outputs
 from mx_rec.tensorflow.names import MapDataset, dataset_ops
 from mx_rec.tensorflow.names import device as device_module
 from mx_rec.tensorflow.names import gen_dataset_ops
@@ -88,7 +87,7 @@ def rewrite(graph: tf.Graph, iterator: Record, lookups: Sequence[Record],
             initializers = [_restart(graph.get_operation_by_name(name), dataset, resource)
                             for name, dataset in zip(iterator.initializers, datasets)]
     components = list(get_next.outputs)
-    replace_outputs(get_next, values[:len(components)])
+    replace_each(get_next, values[:len(components)])
     computed, prepared, requests, following = extension.split(values[len(components):])
     for work, outputs, behind in zip(shared, requests, following):
         for op in clusters.take_over(graph, work, outputs, behind):
@@ -104,32 +103,6 @@ def rewrite(graph: tf.Graph, iterator: Record, lookups: Sequence[Record],
         _read_instead(graph.get_tensor_by_name(name), computed[name])
     _forbid_feeding(graph, iterator, components)
     return Rewritten(initializers, components)
-
-
-def replace_outputs(old: tf.Operation, values: Sequence[tf.Tensor]) -> None:
-    """Puts the outputs of another op in the place of all outputs of `old`.
-
-    Ops that read an old output read the new one, ops that wait for `old` wait for the other op.
-    The tensor objects of the old outputs, which the script may hold and fetch, become those of
-    the new ones.
-
-    Args:
-        old: An op.
-        values: The new tensors, the first outputs of one op, of the same types.
-    """
-    new = values[0].op
-    for output, value in zip(old.outputs, values):
-        value.set_shape(output.shape)
-        for consumer in output.consumers():
-            for position, tensor in enumerate(consumer.inputs):
-                if tensor is output:
-                    consumer._update_input(position, value)  # pylint: disable=protected-access
-    # pylint: disable=protected-access
-    for waiting in list(old._control_outputs):
-        others = [new if op is old else op for op in waiting.control_inputs]
-        waiting._remove_all_control_inputs()
-        waiting._add_control_inputs(others)
-    move_outputs(old, new)
 
 
 class _Extension:
@@ -282,7 +255,7 @@ def _take_over(op: tf.Operation, lookup: Record, computed: Dict[str, tf.Tensor],
     with in_place_of(op.graph, op):
         claimed = resolve([op.inputs[0]], [computed.get(lookup.ids, op.inputs[1])],
                           Resolved([offsets], [inverse]), limit=op.get_attr("limit"), name="claim")
-    replace_outputs(op, claimed.of(0))
+    replace_each(op, claimed.of(0))
 
 
 def _read_instead(bags: tf.Tensor, moved: tf.Tensor) -> None:
