@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from mx_rec.base.log import logger
-from mx_rec.edits.replacing import FUSED_ATTRIBUTE, extensible
+from mx_rec.edits.replacing import FUSED_ATTRIBUTE, extending, extensible
 from mx_rec.edits.upstream import downstream, upstream
 from mx_rec.state.graph_state import graph_state
 from mx_rec.tensorflow.names import control_flow_util
@@ -202,24 +202,27 @@ class _Before:
 
     def _read(self) -> None:
         """Reads what was added first: an op still lists the objects that its outputs were."""
-        if self._unread is None:
-            return
-        definition, lookups = self._unread
-        self._unread = None
-        before = graph_pb2.GraphDef.FromString(definition)
-        self._versions = before.versions
-        changed = _below(before, lookups)
-        for node in before.node:
-            if node.name not in changed:
-                continue
-            self._nodes[node.name] = node
-            for place, tensor in enumerate(self._graph.get_operation_by_name(node.name).outputs):
-                name = "{}:{}".format(node.name, place)
-                if name not in self._moved:
-                    self._own[name] = tensor
-            for name in filter(None, map(_full_name, node.input)):
-                if _op_name(name) not in changed and name not in self._outside:
-                    self._outside[name] = self._graph.get_tensor_by_name(name)
+        # Threads may come at once.
+        with extending:
+            if self._unread is None:
+                return
+            definition, lookups = self._unread
+            before = graph_pb2.GraphDef.FromString(definition)
+            self._versions = before.versions
+            changed = _below(before, lookups)
+            for node in before.node:
+                if node.name not in changed:
+                    continue
+                self._nodes[node.name] = node
+                outputs = self._graph.get_operation_by_name(node.name).outputs
+                for place, tensor in enumerate(outputs):
+                    name = "{}:{}".format(node.name, place)
+                    if name not in self._moved:
+                        self._own[name] = tensor
+                for name in filter(None, map(_full_name, node.input)):
+                    if _op_name(name) not in changed and name not in self._outside:
+                        self._outside[name] = self._graph.get_tensor_by_name(name)
+            self._unread = None
 
     def _were(self) -> Dict[str, str]:
         """The names that tensors had before, by those that they have."""
