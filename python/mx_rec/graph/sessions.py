@@ -12,9 +12,10 @@ from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER
 from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.clusters import check_session, refuse_unknown_ops
 from mx_rec.edits.replacing import extending, extensible
+from mx_rec.graph.anew import note_callable, note_closure, set_values
 from mx_rec.graph.fuse import pass_over
 from mx_rec.graph.needs import Needs, has_fused
-from mx_rec.graph.runs import PREPARED, RAN, has_run
+from mx_rec.graph.runs import PREPARED, RAN, READY, SETTLED, STOCK, has_run, stock_run
 from mx_rec.graph.variables import convert_before_run
 from mx_rec.graph.weights import set_held
 from mx_rec.state.graph_state import GraphState, graph_state
@@ -23,18 +24,10 @@ from mx_rec.tensorflow.names import version_for
 # Name scope of what a rewrite adds.
 PIPELINE_SCOPE = "mx_rec_pipeline/"
 
-# Attributes of a session, beside those of runs.py: that it ran the initializers of all rewritten
-# iterators, what partial runs fetch in the place of others, and the lock of its preparation.
-_SETTLED = "_mx_rec_settled"
+# Attributes of a session, beside those of runs.py: what partial runs fetch in the place of others,
+# and the lock of its preparation.
 _PARTS = "_mx_rec_parts"
 _LOCK = "_mx_rec_lock"
-
-# The attribute of a session that has the version of the graph for which nothing is left to do
-# before a run.
-_READY = "_mx_rec_ready"
-
-# TensorFlow's own BaseSession.run, once it was replaced.
-_stock_run = None  # type: Optional[Callable[..., Any]]
 
 
 def starting_iterators(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,13 +45,12 @@ def starting_iterators(stock: Callable[..., Any]) -> Callable[..., Any]:
         Its replacement.
     """
 
-    global _stock_run
-    _stock_run = stock
+    STOCK[:] = [stock]
 
     def run(self: Any, fetches: Any, feed_dict: Any = None, options: Any = None,
             run_metadata: Any = None) -> Any:
         # Most runs find the graph as the one before left it, and are to cost nothing.
-        if self.__dict__.get(_READY) != version_for(self):
+        if self.__dict__.get(READY) != version_for(self):
             _prepare(self)
             _note(self, fetches)
         try:
@@ -82,6 +74,7 @@ def preparing(stock: Callable[..., Any]) -> Callable[..., Any]:
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         _prepare(self)
+        note_closure(self)
         result = stock(self, *args, **kwargs)
         # What the run fetches may be newer than what the session knew when this began.
         self._extend_graph()  # pylint: disable=protected-access
@@ -188,6 +181,7 @@ def preparing_options(stock: Callable[..., Any]) -> Callable[..., Any]:
     def _make_callable_from_options(self: Any, callable_options: Any) -> Any:
         _prepare(self)
         state, find = graph_state(self.graph), self.graph.as_graph_element
+        asked = callable_options
         if _has_instead(state):
             options = type(callable_options)()
             options.CopyFrom(callable_options)
@@ -198,7 +192,9 @@ def preparing_options(stock: Callable[..., Any]) -> Callable[..., Any]:
                 names[:] = [one.name for one in _instead_of(some, fetched, fed)]
             callable_options = options
             self._extend_graph()
-        return stock(self, callable_options)
+        made = stock(self, callable_options)
+        note_callable(self, made, asked)
+        return made
 
     return _make_callable_from_options
 
@@ -288,7 +284,7 @@ def _prepare(session: Any) -> None:
         with marks.setdefault(_LOCK, threading.Lock()):
             if marks.get(PREPARED) != now:
                 check_session(session)
-                convert_before_run(graph)
+                convert_before_run(session)
                 settle_timestamp(graph)
                 late = graph_state(graph).late_ops
                 if late is not None:
@@ -303,6 +299,7 @@ def _prepare(session: Any) -> None:
                 _found.instead = _found.instead or _has_instead(state)
                 # Preparing may have added to the graph.
                 marks[PREPARED] = graph.version
+    set_values(session)
     set_held(session)
 
 
@@ -342,20 +339,20 @@ def _first_run(state: GraphState, session: Any) -> Set[str]:
                   "done ahead in the input pipeline. Call modify_graph_and_start_emb_cache, or "
                   "give GraphModifierHook to the session or the Estimator.")
     for op in state.started_first:
-        _stock_run(session, op)
+        stock_run(session, op)
     return {op.name for op in state.started_first}
 
 
 def _note(session: Any, fetches: Any) -> None:
     """Notes which initializers of rewritten iterators a run contains, and what is left to do."""
     marks = session.__dict__
-    if _SETTLED not in marks:
+    if SETTLED not in marks:
         waited_for = {op.name for op in graph_state(session.graph).started_by}
         marks[RAN].update(waited_for.intersection(op.name for op in _operations(fetches)))
         if not waited_for <= marks[RAN]:
             return
-        marks[_SETTLED] = True
-    marks[_READY] = marks[PREPARED]
+        marks[SETTLED] = True
+    marks[READY] = marks[PREPARED]
 
 
 def _operations(fetches: Any) -> List[tf.Operation]:

@@ -38,6 +38,7 @@ class GraphState:
             any.
         is_settled: Whether it is settled which of its variables `init(stock_tables=...)` makes
             tables of.
+        was_run: Whether a session had run the graph before that, and has begun anew.
         without_training: How many of its first ops were searched for one of an optimizer before
             that, in vain.
         savers: What is known of each tf.train.Saver that was made for the graph
@@ -71,6 +72,7 @@ class GraphState:
         self.passed = 0
         self.needs = None  # type: Any
         self.is_settled = False
+        self.was_run = False
         self.without_training = 0
         self.savers = []  # type: List[Any]
         self.undone = set()  # type: Set[str]

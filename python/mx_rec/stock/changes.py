@@ -54,6 +54,9 @@ def change(rows: Rows, op: tf.Operation) -> None:
             values = tf.reshape(tf.ensure_shape(op.inputs[1], shape), [-1, rows.plan.dim])
             done = each_chunk(shape[0], chunk_of(rows.table), lambda first, end: _change(
                 rows, tf.range(first, end) + rows.plan.first, values[first:end], kind.factor))
+            # The end of a loop has no input from what its body reads: feeds of that go on to count.
+            with tf.control_dependencies([done]):
+                done = tf.raw_ops.Shape(input=values, name="set").op
         else:
             ids, values = op.inputs[1], op.inputs[2]
             if values.shape.rank == 0:
