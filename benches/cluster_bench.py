@@ -204,26 +204,33 @@ def say_sixteen(one, two):
 
 
 def traffic(sizes):
-    """C2: bytes between worker and servers, beside the formula."""
-    with contextlib.closing(Cluster(sizes, 2, 1, counted=True)) as cluster:
-        found = {}
-        for side in SIDES:
-            cluster.ask(side, 0, sizes["batches"])
-            before = cluster.bytes
-            cluster.ask(side, 0, sizes["batches"])
-            # What the servers still send when the worker is done.
-            time.sleep(0.5)
-            found[side] = (cluster.bytes - before) / sizes["batches"]
-        formula = cluster.distinct * (8 + 8 * sizes["dim"])
-    print("bytes a step: ours %.0f, separate %.0f, peer %.0f, formula %.0f (%.0f distinct keys)" % (
-        found["ours"], found["separate"], found["peer"], formula, cluster.distinct), flush=True)
-    figure = measure.figure("C2", "bytes between worker and ps, " + words(sizes, 2, 1),
-                            [found["ours"]], [formula], 1.1, False, "distinct x (8 + 8 dim)")
-    separate = measure.figure(
-        "C2 separate", "the same by separate lookups, " + words(sizes, 2, 1), [found["separate"]],
-        [formula], 1.1, False, "distinct x (8 + 8 dim)")
-    figure["unit"] = separate["unit"] = "bytes"
-    return [figure, separate]
+    """C2: bytes between worker and servers, beside the formula, with rows of 4 and of 2 bytes."""
+    figures = []
+    for row_dtype, of_row in (("float32", 4), ("bfloat16", 2)):
+        case, found = dict(sizes, row_dtype=row_dtype), {}
+        with contextlib.closing(Cluster(case, 2, 1, counted=True)) as cluster:
+            for side in SIDES:
+                cluster.ask(side, 0, sizes["batches"])
+                before = cluster.bytes
+                cluster.ask(side, 0, sizes["batches"])
+                # What the servers still send when the worker is done.
+                time.sleep(0.5)
+                found[side] = (cluster.bytes - before) / sizes["batches"]
+            formula = cluster.distinct * (8 + (4 + of_row) * sizes["dim"])
+        print("bytes a step, rows of %s: ours %.0f, separate %.0f, peer %.0f, formula %.0f (%.0f "
+              "distinct keys)" % (row_dtype, found["ours"], found["separate"], found["peer"],
+                                  formula, cluster.distinct), flush=True)
+        mark = "" if row_dtype == "float32" else " " + row_dtype
+        target = [formula], 1.1, False, "distinct x (8 + %d dim)" % (4 + of_row)
+        figures.append(measure.figure(
+            "C2" + mark, "bytes between worker and ps, " + words(sizes, 2, 1), [found["ours"]],
+            *target))
+        figures.append(measure.figure(
+            "C2 separate" + mark, "the same by separate lookups, " + words(sizes, 2, 1),
+            [found["separate"]], *target))
+    for figure in figures:
+        figure["unit"] = "bytes"
+    return figures
 
 
 CASES = {"C1": steps, "C2": traffic, "C3": steps, "C4": steps}

@@ -75,7 +75,13 @@ def _lazy_adam():
     return create_hash_optimizer(0.001)
 
 
-OPTIMIZERS = {"sgd": _sgd, "rowwise_adagrad": _rowwise_adagrad, "lazy_adam": _lazy_adam}
+def _adam():
+    from mx_rec.optimizers.adam import create_hash_optimizer
+    return create_hash_optimizer(0.001)
+
+
+OPTIMIZERS = {"sgd": _sgd, "rowwise_adagrad": _rowwise_adagrad, "lazy_adam": _lazy_adam,
+              "adam": _adam}
 
 
 def load(path):

@@ -88,7 +88,8 @@ class Side:
 def create_tables(side, sizes):
     """Tables of mx_rec, one for each feature; servers know them by their names alone."""
     return [create_table(tf.int64, sizes["dim"], "%s_%d" % (side, at), tf1.zeros_initializer(),
-                         device_vocabulary_size=sizes["rows"])
+                         device_vocabulary_size=sizes["rows"],
+                         row_dtype=sizes.get("row_dtype", "float32"))
             for at in range(sizes["tables"])]
 
 

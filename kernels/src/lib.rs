@@ -43,7 +43,7 @@ pub use batch::{
     SparseBags, SparseRules, SplitKeys, Splitter, StitchTo,
 };
 pub use error::{Error, Kind, Result};
-pub use halves::{Rounding, RowDtype};
+pub use halves::{pack_rows, Rounding, RowDtype};
 pub use ids::{Ids, PADDING};
 pub use init::{Distribution, Initializer, Mode};
 pub use optim::{

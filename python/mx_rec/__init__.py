@@ -1,20 +1,23 @@
 """Embedding tables for TensorFlow, with the names that Rec SDK scripts import."""
 
-from mx_rec import plugin
 from mx_rec._version import VERSION
+from mx_rec.base.command import is_run_command
 
-plugin.check_tensorflow()
+if not is_run_command():
+    from mx_rec import plugin
 
-from mx_rec.base import global_env_conf  # noqa: E402,F401  the environment is checked first
+    plugin.check_tensorflow()
 
-plugin.load()
+    from mx_rec.base import global_env_conf  # noqa: F401  the environment is checked first
 
-from mx_rec.ops import gradients  # noqa: E402,F401  registers the gradients of the ops
-from mx_rec import patches, util  # noqa: E402,F401  scripts reach mx_rec.util.initialize so
-from mx_rec.tensorflow import versions  # noqa: E402
+    plugin.load()
 
-patches.apply()
-versions.report_untried()
+    from mx_rec.ops import gradients  # noqa: F401  registers the gradients of the ops
+    from mx_rec import patches, util  # noqa: F401  scripts reach mx_rec.util.initialize so
+    from mx_rec.tensorflow import versions
+
+    patches.apply()
+    versions.report_untried()
 
 __version__ = VERSION
 

@@ -373,14 +373,15 @@ ensure_adapter() {
     fi
 }
 
-# The plugin, built for release and placed beside the package.
+# ensure_plugin [PROFILE]: the plugin, built and placed beside the package; for release, or in a
+# profile of Cargo.toml. Tests take `dev`, whose build they share.
 ensure_plugin() {
     need_cc
     need_cargo
-    [ -f "$CARGO_TARGET_DIR/release/libmx_rec.so" ] \
-        || say "building the plugin for release: a few minutes the first time"
-    cargo build --release --locked --quiet -p mx_rec
-    local built="$CARGO_TARGET_DIR/release/libmx_rec.so"
+    local profile="${1:-release}"
+    local built="$CARGO_TARGET_DIR/${profile/#dev/debug}/libmx_rec.so"
+    [ -f "$built" ] || say "building the plugin ($profile): a few minutes the first time"
+    cargo build --profile "$profile" --locked --quiet -p mx_rec
     if ! cmp -s "$built" "$plugin"; then
         say "placing libmx_rec.so in python/mx_rec"
         # By renaming: a process that has the old file mapped keeps it.

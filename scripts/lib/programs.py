@@ -28,8 +28,9 @@ Below it stands what the program's variables became.
 
 Initial values of tables are other draws than TensorFlow's, so that losses are near each other, not
 equal. With --same-start both runs begin at the values of the variables and with one seed
-(scripts/lib/same_start.py), and lines tell how far the printed losses are from each other, and how
-far from those of a third run, on variables that start a last bit off.
+(scripts/lib/same_start.py), without dropout and penalties where these would differ, and lines tell
+how far the printed losses are from each other, and how far from those of a third run, on variables
+that start a last bit off.
 
 What the programs need beside TensorFlow and mx_rec has to be in PYTHON (default: that of this
 checkout); docs/unchanged-programs.md has the commands. The exit code is 1 if a run failed.
@@ -178,6 +179,21 @@ def text_of(program: Program, results: Dict[str, Result]) -> str:
     return "\n".join(lines)
 
 
+def made_alike(program: Program, arguments: List[str]) -> List[str]:
+    """Changes a program for --same-start in the directory where it runs; returns its arguments."""
+    for old, new in program.alike:
+        if not old:
+            arguments = arguments + [new]
+            continue
+        with open(arguments[0]) as file:
+            text = file.read()
+        if old not in text:
+            raise ValueError("{} has no '{}'".format(arguments[0], old))
+        with open(arguments[0], "w") as file:
+            file.write(text.replace(old, new))
+    return arguments
+
+
 def differences(results: Dict[str, Result]) -> str:
     """Lines: how far losses are from those on variables, at steps that both printed."""
     lines = []
@@ -277,6 +293,7 @@ def main() -> int:
                 launch = ["-m", "mx_rec", "run", "--report", report] + program.options + more \
                     if form == "tables" else []
                 if options.same_start:
+                    arguments = made_alike(program, arguments)
                     action = {"variables": "save", "tables": "load", "nudged": "nudge"}[form]
                     launch += [SAME_START, action, os.path.join(work, "start.npz")]
                 results[form] = run([options.python] + launch + arguments, inside, program.loss,

@@ -9,7 +9,7 @@ import pickle
 import random
 import subprocess
 import sys
-from typing import Callable, List, NamedTuple
+from typing import Callable, List, NamedTuple, Tuple
 
 
 class Program(NamedTuple):
@@ -24,6 +24,9 @@ class Program(NamedTuple):
             more, `step`.
         python2: Files that 2to3 translates.
         options: Of `python -m mx_rec run`.
+        alike: Pairs of texts: with --same-start the second takes the place of the first in the
+            driver; an empty first one adds an argument. They leave out
+            what differs between any two runs, and penalties on all rows.
     """
 
     name: str
@@ -33,6 +36,7 @@ class Program(NamedTuple):
     loss: str
     python2: List[str] = []
     options: List[str] = []
+    alike: List[Tuple[str, str]] = []
 
 
 def skewed(number: int) -> int:
@@ -514,10 +518,15 @@ PROGRAMS = (
     Program("LibRecommender DeepFM", "", "", libreco("DeepFM"), OF_LIBRECO),
     Program("LibRecommender YouTubeRanking", "", "", libreco("YouTubeRanking"), OF_LIBRECO),
     Program("LibRecommender TwoTower", "", "", libreco("TwoTower"), OF_LIBRECO),
-    Program("DeepCTR DeepFM", "", "", deepctr("Keras"), OF_DRIVERS, options=_L2),
+    Program("DeepCTR DeepFM", "", "", deepctr("Keras"), OF_DRIVERS, options=_L2,
+            alike=[('task="binary")', 'task="binary", l2_reg_embedding=0, l2_reg_linear=0)')]),
     Program("DeepCTR DeepFMEstimator", "", "", deepctr("Estimator"), OF_DRIVERS, options=_L2),
-    Program("DeepMatch YoutubeDNN", "", "", deepmatch, OF_DRIVERS, options=_L2),
+    Program("DeepMatch YoutubeDNN", "", "", deepmatch, OF_DRIVERS, options=_L2,
+            alike=[("user_dnn_hidden_units=(64, 16),",
+                    "user_dnn_hidden_units=(64, 16), l2_reg_embedding=0,")]),
     Program("tf_repos DeepFM", "tf_repos", "deep_ctr/Model_pipeline", tf_repos, OF_ESTIMATORS,
-            ["DeepFM.py"], _L2),
-    Program("recommenders xDeepFM", "recommenders", "", xdeepfm, OF_RECOMMENDERS, options=_L2),
+            ["DeepFM.py"], _L2,
+            [("", "--l2_reg=0"), ("", "--dropout=1,1,1")]),
+    Program("recommenders xDeepFM", "recommenders", "", xdeepfm, OF_RECOMMENDERS, options=_L2,
+            alike=[("embed_l2=1e-4", "embed_l2=0.0")]),
 )

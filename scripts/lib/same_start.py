@@ -93,9 +93,13 @@ class Start:
         if self._action == "nudge":
             values = {name: np.nextafter(value, np.inf, dtype=value.dtype)
                       if value.dtype.kind == "f" else value for name, value in values.items()}
+        feeds, done = {}, []
         for one in variables:
             value = v1.placeholder(one.dtype.base_dtype, one.shape)
-            self._run(session, v1.assign(one, value).op, {value: values[one.name]})
+            feeds[value] = values[one.name]
+            done.append(v1.assign(one, value).op)
+        # In one run: a graph that has grown is prepared anew.
+        self._run(session, done, feeds)
         print("same_start: {} variables start at the values of {}".format(
             len(variables), os.path.basename(self._path)), flush=True)
 

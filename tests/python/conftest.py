@@ -3,6 +3,7 @@
 import binascii
 import gc
 import os
+import signal
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -12,6 +13,8 @@ import left_out  # noqa: E402
 import support  # noqa: E402
 
 support.turn_graph_mode_on()
+# A shell starts what is to run in the background with SIGINT ignored, and processes that tests start inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # How many cases of a test the short form runs.

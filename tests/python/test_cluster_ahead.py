@@ -34,7 +34,8 @@ class Model:
                 self.iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
                 self.batch = self.iterator.get_next()
             tables = [create_table(tf.int64, dim, name, tf.compat.v1.random_uniform_initializer(-1, 1, seed=dim),
-                                   device_vocabulary_size=1000) for name, dim in (("items", 4), ("users", 8))]
+                                   device_vocabulary_size=1000, row_dtype=row_dtype) for name, dim, row_dtype in (
+                                       ("items", 5, os.environ.get("ROW_DTYPE", "float32")), ("users", 8, "float32"))]
             ids = [self.batch[:, 0], self.batch[:, 1] // 2, self.batch[:, 2:]]
             used = [tables[0], tables[1], tables[0]]
             self.found = list(sparse_lookup_many(used, ids, modify_graph=True)) if many else [
@@ -93,9 +94,10 @@ print(json.dumps([oracle(2), oracle(2, held_back=False), on_servers(target, ps, 
 """
 
 
-@pytest.mark.parametrize("ps", [1, 2])
-def test_rows_pulled_ahead_are_one_update_old_in_each_epoch_and_by_default_none_is(ps):
-    held, fresh, ahead, apart, default = trained(run_alone(RUN, PS=str(ps)))
+@pytest.mark.parametrize("ps, row_dtype", [(1, "float32"), (2, "float32"), (1, "bfloat16"), (2, "float16")])
+def test_rows_pulled_ahead_are_one_update_old_in_each_epoch_and_by_default_none_is(ps, row_dtype):
+    """Also where the rows of one table of a request are sent in 2 bytes a value, and the other's are not."""
+    held, fresh, ahead, apart, default = trained(run_alone(RUN, PS=str(ps), ROW_DTYPE=row_dtype))
     assert len(held[0]) == 20
     assert ahead == held and apart == held
     assert default == fresh and fresh != held

@@ -39,9 +39,10 @@ def observe(o, request=(1, 5, 1, 2), times=(1, 1), weight=1, timestamp=1000, acc
                                  eviction_threshold=eviction)
 
 
-def stitch(o, variable=np.zeros([0, DIM]), keys=(1, 2), counts=(1, 1), places=(0, 1, -1), rows=np.ones(2 * DIM)):
+def stitch(o, variable=np.zeros([0, DIM]), keys=(1, 2), counts=(1, 1), places=(0, 1, -1), rows=np.ones(2 * DIM),
+           row_dtypes=()):
     return o.mx_rec_stitch([loose(variable, F)], [loose(keys, I)], [loose(counts, I)], [loose(places, N)],
-                           loose(rows, F))[0]
+                           [loose(one, N) for one in row_dtypes], loose(rows, F))[0]
 
 
 def pack(o, grads=np.ones([2, DIM]), counts=(1, 1), part=0, count=PARTS):
@@ -96,6 +97,8 @@ WRONG = (
         ([2 ** 62, 2 ** 62], "those of the keys"))]
     + [(stitch, dict(places=value), "no row") for value in ([2], [-2], [2 ** 31 - 1])]
     + [(stitch, dict(rows=np.ones(value)), "rows of all parts") for value in (0, 7, 9)]
+    + [(stitch, dict(row_dtypes=[value]), "row_dtypes") for value in ([], [3], [-1], [0, 0])]
+    + [(stitch, dict(row_dtypes=[[1]]), "rows of all parts")]
     + [(pack, dict(grads=np.ones(shape)), message) for shape, message in (
         ([2], "rank 2"), ([3, DIM], "those of the rows"), ([], "rank 2"))]
     + [(pack, dict(counts=value), message) for value, message in (

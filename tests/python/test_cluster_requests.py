@@ -231,6 +231,8 @@ def begin(sess):
     barrier.wait()
     sess.run(init[0])
     sess.run(init)
+    # A step beside the initializers of another session would be aborted.
+    barrier.wait()
     seen.append(ran(sess, train)[1]["MxRecPull"])
 
 threads = [threading.Thread(target=begin, args=[sess]) for sess in sessions]

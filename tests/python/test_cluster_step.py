@@ -76,7 +76,7 @@ else:
     variable = tf.zeros([0, dim])
 keys, places, counts, _, _, _ = library().mx_rec_distinct_split([tf.random.uniform([ids], 0, 99, tf.int64)] * members, parts=1)
 rows = tf.zeros([tf.reduce_sum(counts) * dim])
-found = library().mx_rec_stitch([variable] * members, list(keys), list(counts), list(places), rows)
+found = library().mx_rec_stitch([variable] * members, list(keys), list(counts), list(places), [], rows)
 loss = tf.add_n([one[0, 0] for one in found])
 with tf.compat.v1.Session() as sess:
     for _ in range(20):

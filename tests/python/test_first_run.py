@@ -509,7 +509,7 @@ def test_a_graph_that_grows_after_its_first_run_sees_the_tables(tmp_path):
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_training_ops_that_are_made_after_the_first_run_leave_an_open_session_its_variables(is_closed, said):
+def test_training_ops_may_be_made_after_the_first_run(is_closed, said):
     tf = support.tf()
     v1 = tf.compat.v1
 
@@ -528,9 +528,8 @@ def test_training_ops_that_are_made_after_the_first_run_leave_an_open_session_it
         yield [session.run([loss, train], {ids: [number % 7, 5, 5, 9]})[0] for number in range(8)]
         session.close()
 
-    both(program, names=["users"] if is_closed else [])
-    assert len(said()) == (0 if is_closed else 1)
-    assert is_closed or "an open session has run the graph with its variables" in said()[0]
+    both(program, names=["users"])
+    assert not said()
 
 
 def test_a_session_that_ran_before_there_was_a_variable_converts():

@@ -502,7 +502,7 @@ def test_estimators_train_evaluate_and_predict_as_unmodified(tmp_path):
         def begin(self):
             super().begin()
             types = {support.kind_of(op) for op in tf1.get_default_graph().get_operations()}
-            fused.append(types & {"MxRecRead bags", "MxRecFind bags"})
+            fused.append(types & {"MxRecRead bags of many", "MxRecFind bags of many"})
 
     for is_modified in (False, True):
         init(use_dynamic=True)
@@ -519,7 +519,7 @@ def test_estimators_train_evaluate_and_predict_as_unmodified(tmp_path):
             terminate_config_initializer()
             tf1.reset_default_graph()
     assert seen[True] == seen[False]
-    assert fused == [{"MxRecRead bags"}] * 2 + [{"MxRecFind bags"}] * 2
+    assert fused == [{"MxRecRead bags of many"}] * 2 + [{"MxRecFind bags of many"}] * 2
 
 
 @pytest.mark.parametrize("length", [None, LENGTH], ids=["dynamic", "static"])

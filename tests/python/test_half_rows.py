@@ -457,8 +457,6 @@ def test_optimizers_of_users_read_floats_and_are_rounded(graph, session, mx):
 
 
 def test_what_does_not_work_is_refused_by_name(graph, mx):
-    from mx_rec.optimizers import adam
-
     tf = support.tf()
     mx()
     for wrong in ("float64", "eight", tf.int32, None):
@@ -475,9 +473,6 @@ def test_what_does_not_work_is_refused_by_name(graph, mx):
     with pytest.raises(Exception, match="must fit float16.*table=large"):
         from mx_rec.core.embedding import create_table
         create_table(tf.int64, 4, "large", tf.compat.v1.constant_initializer(7e4), row_dtype="float16")
-    loss = tf.reduce_sum(support.lookup(table, tf.constant(KEYS)))
-    with pytest.raises(ValueError, match="adam cannot update the table 't', whose row_dtype is 'bfloat16'"):
-        adam.create_hash_optimizer(0.1).minimize(loss, var_list=[table.variable])
 
 
 def test_values_that_do_not_fit_saturate_and_are_counted(graph, session, mx):

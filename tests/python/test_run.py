@@ -97,6 +97,23 @@ def test_a_program_is_itself_from_its_first_line(tmp_path):
     assert done.stderr == ""
 
 
+def test_the_command_itself_reads_its_options_without_tensorflow():
+    """It is a process that ends when the program begins: an import of TensorFlow there is paid for nothing."""
+    for form in (["-m", "mx_rec"], ["-mmx_rec"]):
+        done = ran([sys.executable, "-X", "importtime"] + form + ["run", "--help"])
+        assert done.returncode == 0 and done.stdout.startswith("usage: python -m mx_rec run"), done.stderr
+        loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+        assert "mx_rec.launch.start" in loaded and not loaded & {"tensorflow", "tensorflow_core", "mx_rec.plugin"}
+
+
+def test_a_package_with_a_command_run_has_all_of_mx_rec(tmp_path):
+    write(tmp_path, "own/__init__.py", "import mx_rec")
+    write(tmp_path, "own/__main__.py", "import mx_rec, sys\nprint(hasattr(mx_rec, 'plugin'), sys.argv[1:])\n")
+    for arguments in (["run", "a"], ["-m", "mx_rec", "run"], ["run", "-m", "mx_rec", "run"]):
+        done = ran([sys.executable, "-W", "ignore", "-m", "own"] + arguments, cwd=str(tmp_path))
+        assert done.stdout == "True {}\n".format(arguments), done.stderr
+
+
 def test_a_module_is_run_as_python_runs_it(tmp_path):
     write(tmp_path, "package/__init__.py", "")
     write(tmp_path, "package/train.py", SEEN)

@@ -179,3 +179,21 @@ def test_a_second_init_and_a_second_graph_begin_empty(graph, mx):
     state = graph_state()
     assert not state.tables and not state.frozen and not state.insertions and not state.initializers
     assert not config.sparse_embed_config.table_name_set
+
+
+def test_a_run_of_a_graph_that_has_not_grown_prepares_nothing(graph, session, monkeypatch):
+    """It is one comparison: programs without tables run it in each of their steps."""
+    from mx_rec.graph import sessions
+
+    prepared = []
+    stock = sessions._prepare
+    monkeypatch.setattr(sessions, "_prepare", lambda one: (prepared.append(one), stock(one)))
+    fed = tf().compat.v1.placeholder(tf().float32, [])
+    double, sess, other = fed * 2.0, session(), session()
+    for one in (sess, other):
+        assert [float(one.run(double, {fed: value})) for value in (1.0, 2.0, 3.0)] == [2.0, 4.0, 6.0]
+    assert prepared == [sess, other]
+    more = double + 1.0
+    for one in (sess, other):
+        assert [float(one.run(more, {fed: value})) for value in (1.0, 2.0)] == [3.0, 5.0]
+    assert prepared == [sess, other] * 2

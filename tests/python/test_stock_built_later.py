@@ -447,3 +447,21 @@ def test_tables_on_parameter_servers_are_read_and_refuse_to_be_set(parts):
     np.testing.assert_array_equal(rows[-1], [rows[1][[2, 1]]])
     assert len(found["errors"]) == 3
     assert all("deep/users" in one and "parameter servers" in one for one in found["errors"])
+
+
+@KINDS
+def test_what_an_assignment_of_before_is_made_of_may_be_fed(mx, use_resource):
+    """It is read in a loop, whose end does not depend on it as data, and counted as what nothing reads any more."""
+    tf = support.tf()
+    v1 = tf.compat.v1
+    mx(stock_tables=".*")
+    with tf.Graph().as_default() as graph, support.new_session() as session:
+        w = v1.get_variable("w", START.shape, initializer=v1.zeros_initializer(), use_resource=use_resource)
+        scale = tf.constant(1.0)
+        assign = v1.assign(w, START * scale)
+        train = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(tf.gather(w, IDS)))
+        session.run(v1.global_variables_initializer())
+        session.run(assign.op, {scale: 3.0})
+        assert len(graph.get_collection("trainable_variables")) == 0
+        np.testing.assert_allclose(session.run(w), 3.0 * START, rtol=1e-6)
+        session.run(train)

@@ -2,11 +2,13 @@
 
 use super::distinct::{distinct, Scratch, Wanted};
 use super::restore::out_of_range;
+use crate::halves::unpack;
 use crate::index::Index;
 use crate::keeper::Keeper;
 use crate::partition::{check_parts, part_of};
 use crate::pool::{ranges, split_mut};
-use crate::{Error, Ids, Pool, Result};
+use crate::simd::Level;
+use crate::{Error, Ids, Pool, Result, RowDtype};
 
 /// Working memory that is kept for later batches, at most so many pieces of at most so many bytes
 /// in all.
@@ -153,6 +155,8 @@ impl Splitter {
 pub struct StitchTo<'a> {
     /// Floats of a row.
     pub dim: usize,
+    /// As what the parts send them: [`pack_rows`](crate::pack_rows).
+    pub dtype: RowDtype,
     /// How many rows each part sends, as [`SplitKeys::counts`].
     pub counts: &'a [i64],
     /// For each id the place of its key, as [`Splitter::split`] gives it; -1 gives zeros.
@@ -175,7 +179,8 @@ pub fn stitch(pool: &Pool, sent: &[f32], lookups: Vec<StitchTo<'_>>) -> Result<(
     let mut expected = 0_usize;
     for part in 0..parts {
         for lookup in &lookups {
-            let size = count_of(lookup.counts, part)?.saturating_mul(lookup.dim);
+            let words = lookup.dtype.words(lookup.dim);
+            let size = count_of(lookup.counts, part)?.saturating_mul(words);
             expected = expected.saturating_add(size);
             sizes.push(size);
         }
@@ -192,15 +197,21 @@ pub fn stitch(pool: &Pool, sent: &[f32], lookups: Vec<StitchTo<'_>>) -> Result<(
     for (at, size) in sizes.into_iter().enumerate() {
         let of = at % lookups.len();
         let (own, behind) = rest.split_at_checked(size).unwrap_or_default();
-        rows[of].extend(own.chunks_exact(lookups[of].dim.max(1)));
+        let words = lookups[of].dtype.words(lookups[of].dim);
+        rows[of].extend(own.chunks_exact(words.max(1)));
         rest = behind;
     }
     let floats: usize = lookups.iter().map(|lookup| lookup.out.len()).sum();
     let threads = pool.parts(floats, LEAST_FLOATS);
+    let level = Level::detect();
     let mut work = Vec::new();
     for (lookup, rows) in lookups.into_iter().zip(&rows) {
         let StitchTo {
-            dim, places, out, ..
+            dim,
+            dtype,
+            places,
+            out,
+            ..
         } = lookup;
         if dim == 0 || places.len().checked_mul(dim) != Some(out.len()) {
             return Err(Error::invalid("a lookup needs dim floats for each id")
@@ -211,7 +222,8 @@ pub fn stitch(pool: &Pool, sent: &[f32], lookups: Vec<StitchTo<'_>>) -> Result<(
         // Of one large lookup a range of ids for each thread.
         let bounds = ranges(places.len(), pool.parts(out.len(), LEAST_FLOATS));
         for (range, out) in bounds.iter().cloned().zip(split_mut(out, dim, &bounds)) {
-            work.push((rows, dim, &places[range], out));
+            let unpack = move |row: &[f32], out: &mut [f32]| unpack(level, dtype, row, out);
+            work.push((rows, dim, &places[range], out, unpack));
         }
     }
     if threads == 1 {
@@ -220,14 +232,16 @@ pub fn stitch(pool: &Pool, sent: &[f32], lookups: Vec<StitchTo<'_>>) -> Result<(
     pool.try_each(work, stitch_some)
 }
 
-/// Copies rows to some of the ids of a lookup: its rows, dim, places and room.
-fn stitch_some((rows, dim, places, out): (&Vec<&[f32]>, usize, &[i32], &mut [f32])) -> Result<()> {
+/// Copies rows to some of the ids of a lookup: its rows, dim, places and room, and how one is read.
+fn stitch_some<U: Fn(&[f32], &mut [f32])>(
+    (rows, dim, places, out, unpack): (&Vec<&[f32]>, usize, &[i32], &mut [f32], U),
+) -> Result<()> {
     for (&place, out) in places.iter().zip(out.chunks_exact_mut(dim)) {
         match usize::try_from(place)
             .ok()
             .and_then(|place| rows.get(place))
         {
-            Some(row) => out.copy_from_slice(row),
+            Some(row) => unpack(row, out),
             None if place == -1 => out.fill(0.0),
             None => return Err(out_of_range(place, rows.len())),
         }
@@ -366,12 +380,14 @@ mod tests {
         let (mut a, mut b) = (vec![9.0; 4], vec![9.0; 6]);
         let lookups = vec![
             StitchTo {
+                dtype: RowDtype::Float32,
                 dim: 1,
                 counts: &[2, 1],
                 places: &[2, -1, 0, 1],
                 out: &mut a,
             },
             StitchTo {
+                dtype: RowDtype::Float32,
                 dim: 2,
                 counts: &[1, 2],
                 places: &[1, 0, 2],
@@ -400,6 +416,7 @@ mod tests {
             let room = all.iter().map(|places| vec![-1.0; places.len() * dim]);
             let mut outs: Vec<Vec<f32>> = room.collect();
             let lookups = all.iter().zip(&mut outs).map(|(places, out)| StitchTo {
+                dtype: RowDtype::Float32,
                 dim,
                 counts: &[60, 40],
                 places,
@@ -430,6 +447,7 @@ mod tests {
         let refused = |rows: &[f32], counts: &[i64], places: &[i32], named: &str| {
             let mut out = vec![0.0; places.len() * 2];
             let lookup = StitchTo {
+                dtype: RowDtype::Float32,
                 dim: 2,
                 counts,
                 places,

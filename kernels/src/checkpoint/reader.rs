@@ -22,8 +22,7 @@ use super::whole::check_membership;
 use crate::partition::Partition;
 use crate::table::BuiltContent;
 use crate::{
-    Error, Kind, Loading, Pool, Result, Rounding, RowDtype, RowStorage, SlotSpec, Table,
-    MAX_CAPACITY,
+    Error, Kind, Loading, Pool, Result, Rounding, RowDtype, SlotSpec, Table, MAX_CAPACITY,
 };
 use std::fmt;
 use std::path::Path;
@@ -529,26 +528,15 @@ fn expect_dtypes(
     manifests: &[Option<Manifest>],
     found: &[(usize, Source)],
 ) -> Result<Rounding> {
-    let config = table.config();
-    let RowStorage {
-        dtype, conversion, ..
-    } = config.row_storage;
+    let dtype = table.config().row_storage.dtype;
     for (manifest, (_, source)) in manifests.iter().zip(found) {
         let saved = manifest.as_ref();
         let saved = saved.map_or(RowDtype::Float32, |manifest| manifest.row_dtype);
         if saved == dtype {
             continue;
         }
-        return conversion.ok_or_else(|| {
-            Error::invalid(
-                "the checkpoint has rows of another type than the table: \
-                 create_table(row_conversion=\"nearest\") or \"stochastic\" converts them",
-            )
-            .with("table", &config.name)
-            .with("checkpoint_row_dtype", saved)
-            .with("row_dtype", dtype)
-            .with("path", source.dir.display())
-        });
+        let conversion = table.conversion_of(saved);
+        return conversion.map_err(|error| error.with("path", source.dir.display()));
     }
     Ok(Rounding::Nearest)
 }

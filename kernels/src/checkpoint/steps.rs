@@ -17,13 +17,17 @@ use super::format::{damaged, named, STEPS};
 use super::manifest::Manifest;
 use super::parts::open;
 use super::rows::Written;
+use crate::halves::{folded, round_row, Draws, Half};
 use crate::optim::{is_still, Missed, Steps, MOMENTS};
 use crate::partition::Partition;
-use crate::{Decay, Pool, Result, Snapshot};
+use crate::simd::Level;
+use crate::{Decay, Pool, Result, Rounding, RowStorage, Snapshot};
+use serde::Deserialize;
 use std::io::Read;
 use std::path::Path;
 
-/// Bytes of a span without its rates: two counts, two betas and epsilon.
+/// Bytes of a span without its rates: two counts, two betas and epsilon. If embeddings have 2 bytes
+/// a value there are 8 more, the number of its last step among the table's updates.
 const HEAD: usize = 20;
 
 /// A thread should let at least so many rows catch up.
@@ -53,6 +57,9 @@ pub(super) fn write_steps(
         for float in floats.iter().chain(&steps.rates) {
             bytes.extend_from_slice(&float.to_le_bytes());
         }
+        if snapshot.updates().is_some() {
+            bytes.extend_from_slice(&steps.update.to_le_bytes());
+        }
     }
     let file = (!bytes.is_empty()).then(|| Written::whole(table, STEPS, &bytes));
     file.transpose()
@@ -62,7 +69,10 @@ pub(super) fn write_steps(
 pub(super) struct SkippedSteps {
     /// The part whose rows have missed them; `None` for the whole table.
     holds: Option<Partition>,
-    spans: Vec<Missed>,
+    /// With the number of the last step.
+    spans: Vec<(Missed, u64)>,
+    /// How rows are rounded at the end of each span, if embeddings have 2 bytes a value.
+    rounder: Option<Rounder>,
     /// Keys whose rows no step has moved, ascending.
     frozen: Vec<i64>,
 }
@@ -95,17 +105,18 @@ impl SkippedSteps {
         let mut bytes = Vec::new();
         named(file.read_to_end(&mut bytes), "read a file", &path)?;
         check_sum(&path, recorded, crc32c::crc32c(&bytes))?;
+        let rounder = Rounder::of(manifest);
         let mut spans = Vec::new();
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
-            let (steps, later) = span(rest).ok_or_else(|| {
+            let (steps, later) = span(rest, rounder.is_some()).ok_or_else(|| {
                 damaged(
                     "the steps that rows have missed cannot be understood",
                     &path,
                 )
                 .with("span", spans.len())
             })?;
-            spans.push(Missed::all(&steps));
+            spans.push((Missed::all(&steps), steps.update));
             rest = later;
         }
         let frozen = manifest.config.as_ref();
@@ -119,6 +130,7 @@ impl SkippedSteps {
         Ok(Some(SkippedSteps {
             holds,
             spans,
+            rounder,
             frozen,
         }))
     }
@@ -129,8 +141,40 @@ impl SkippedSteps {
     }
 }
 
-/// The first of some spans, and the rest; `None` for what is none.
-fn span(bytes: &[u8]) -> Option<(Steps, &[u8])> {
+/// Rounds rows as the table did that has missed the steps.
+struct Rounder {
+    half: Half,
+    rounding: Rounding,
+    seed: u64,
+    level: Level,
+}
+
+impl Rounder {
+    /// That of a saved table; `None` if its embeddings are float32.
+    fn of(manifest: &Manifest) -> Option<Rounder> {
+        let half = manifest.row_dtype.half()?;
+        let config = manifest.config.as_ref();
+        let stored = config.and_then(|config| config.get("row_storage"));
+        let stored = stored.and_then(|stored| RowStorage::deserialize(stored).ok());
+        Some(Rounder {
+            half,
+            rounding: stored.map_or(Rounding::default(), |stored| stored.rounding),
+            seed: config.and_then(|config| config.get("seed")?.as_u64())?,
+            level: Level::detect(),
+        })
+    }
+
+    /// Rounds the embedding of a key after an update.
+    fn round(&self, key: i64, update: u64, values: &mut [f32]) {
+        let draws = (self.rounding == Rounding::Stochastic)
+            .then(|| Draws::new(self.seed, update).of(folded(key)));
+        round_row(self.level, self.half, draws, values);
+    }
+}
+
+/// The first of some spans, and the rest; `None` for what is none. `has_update`: whether it says
+/// the number of its last step among the table's updates.
+fn span(bytes: &[u8], has_update: bool) -> Option<(Steps, &[u8])> {
     let (head, rest) = bytes.split_at_checked(HEAD)?;
     let ([count, rates, beta1, beta2, epsilon], []) =
         head.as_chunks::<4>().0.split_first_chunk()?
@@ -146,6 +190,10 @@ fn span(bytes: &[u8]) -> Option<(Steps, &[u8])> {
         && (1..=Missed::MOST).contains(&count)
         && rates <= count;
     let (floats, rest) = rest.split_at_checked(rates.checked_mul(4)?)?;
+    let (update, rest) = match has_update {
+        true => rest.split_first_chunk()?,
+        false => (&[0; 8], rest),
+    };
     // A step that moves rows tells its rate.
     let moves = rates > 0;
     let rates = floats.as_chunks::<4>().0.iter();
@@ -160,6 +208,7 @@ fn span(bytes: &[u8]) -> Option<(Steps, &[u8])> {
     let steps = Steps {
         decay,
         count,
+        update: u64::from_le_bytes(*update),
         rates,
     };
     is_sound.then_some((steps, rest))
@@ -180,7 +229,7 @@ pub(super) fn catch_up(
         .chunks(rows)
         .zip(weights.chunks_mut(floats))
         .zip(m.chunks_mut(floats).zip(v.chunks_mut(floats)));
-    let starts = [dim, dim.saturating_mul(2)];
+    let (starts, behind) = ([dim, dim.saturating_mul(2)], [0, dim]);
     pool.each(work.collect(), |((keys, weights), (m, v))| {
         let mut row = Vec::with_capacity(dim.saturating_mul(3));
         let moments = m.chunks_exact_mut(dim).zip(v.chunks_exact_mut(dim));
@@ -194,8 +243,12 @@ pub(super) fn catch_up(
                 continue;
             }
             for steps in later.iter().filter(|steps| steps.concern(key)) {
-                for span in &steps.spans {
-                    span.catch_up(0, &mut row, starts, dim);
+                for (span, update) in &steps.spans {
+                    let (weights, slots) = row.split_at_mut(dim);
+                    span.catch_up(0, weights, slots, behind);
+                    if let Some(rounder) = &steps.rounder {
+                        rounder.round(key, *update, weights);
+                    }
                 }
             }
             for (part, now) in [weights, m, v].into_iter().zip(row.chunks_exact(dim)) {
@@ -227,7 +280,7 @@ mod tests {
     #[test]
     fn spans_are_read_one_after_the_other_and_what_cannot_be_is_refused() {
         let both = [bytes(300, &[0.5, 0.25], USUAL), bytes(1, &[0.1], USUAL)].concat();
-        let (steps, rest) = span(&both).unwrap();
+        let (steps, rest) = span(&both, false).unwrap();
         assert_eq!((steps.count, steps.rates), (300, vec![0.5, 0.25]));
         assert_eq!(steps.decay.beta2.to_bits(), 0.999_f32.to_bits());
         assert_eq!(rest, bytes(1, &[0.1], USUAL));
@@ -241,7 +294,7 @@ mod tests {
             bytes(2, &[0.1], [0.9, 0.999, f32::INFINITY]),
             bytes(2, &[0.1], USUAL)[..23].to_vec(),
         ] {
-            assert!(span(&wrong).is_none(), "{wrong:?}");
+            assert!(span(&wrong, false).is_none(), "{wrong:?}");
         }
     }
 
@@ -249,7 +302,7 @@ mod tests {
         #[test]
         fn any_bytes_are_spans_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut rest = bytes.as_slice();
-            while let Some((steps, later)) = span(rest) {
+            while let Some((steps, later)) = span(rest, false) {
                 prop_assert!(later.len() < rest.len() && steps.rates.len() <= steps.count);
                 rest = later;
             }

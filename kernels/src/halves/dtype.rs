@@ -73,7 +73,7 @@ impl RowDtype {
     }
 
     /// Words of 4 bytes that `dim` values take.
-    pub(crate) fn words(self, dim: usize) -> usize {
+    pub fn words(self, dim: usize) -> usize {
         match self.half() {
             None => dim,
             Some(_) => dim.div_ceil(2),

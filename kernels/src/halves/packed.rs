@@ -150,6 +150,13 @@ pub(crate) fn round_all(half: Half, values: &mut [f32]) {
     }
 }
 
+/// Rounds an embedding, in place, to what is read of it when [`encode`] has written it.
+pub(crate) fn round_row(level: Level, half: Half, draws: Option<RowDraws>, values: &mut [f32]) {
+    let mut record = vec![0.0; values.len().div_ceil(2)];
+    encode(level, half, draws, values, &mut record);
+    read(level, half, &record, values);
+}
+
 /// Appends the embedding of `dim` values at the front of a record as it is in files: 2 bytes a
 /// value, little-endian, in the order of the columns.
 pub(crate) fn push_bytes(record: &[f32], dim: usize, bytes: &mut Vec<u8>) {

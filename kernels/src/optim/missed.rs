@@ -35,6 +35,8 @@ pub(crate) struct Steps {
     pub(crate) decay: Decay,
     /// How many there are.
     pub(crate) count: usize,
+    /// The number of the last one among the table's updates, if embeddings have 2 bytes a value.
+    pub(crate) update: u64,
     /// The learning rates of the first ones; the others move no such row.
     pub(crate) rates: Vec<f32>,
 }
@@ -106,12 +108,14 @@ impl Missed {
         missed
     }
 
-    /// The steps, for rows that have missed all of them; `None` if there were none.
-    pub(crate) fn told(&self) -> Option<Steps> {
+    /// The steps, for rows that have missed all of them; `None` if there were none. `update` is the
+    /// number of the last one.
+    pub(crate) fn told(&self, update: u64) -> Option<Steps> {
         let moving = self.steps().min(self.weights.len());
         (self.steps() > 0).then(|| Steps {
             decay: self.decay,
             count: self.steps(),
+            update,
             rates: self.rates[..moving].to_vec(),
         })
     }
@@ -146,34 +150,45 @@ impl Missed {
         [one * betas[0], other * betas[1]]
     }
 
-    /// Brings a row to the state after the last step, in place; before it was that after step
-    /// `from`. `starts` says where m and v are in it.
-    pub(crate) fn catch_up(&self, from: usize, row: &mut [f32], starts: [usize; 2], dim: usize) {
+    /// Brings a row, its weights and its slots, to the state after the last step, in place; before
+    /// it was that after step `from`. `starts` says where m and v are in the slots.
+    pub(crate) fn catch_up(
+        &self,
+        from: usize,
+        weights: &mut [f32],
+        slots: &mut [f32],
+        starts: [usize; 2],
+    ) {
         let Some(&[power1, power2]) = self.powers.get(self.steps() - from.min(self.steps())) else {
             return;
         };
         self.level.run(CatchUp {
             moves: self.moves(from),
             powers: [power1 as f32, power2 as f32],
-            row,
+            weights,
+            slots,
             starts,
-            dim,
         });
     }
 
-    /// Writes the embedding after the last step of a row that is as it was after step `from`.
+    /// Brings the weights alone of a row that is as it was after step `from` to the state after the
+    /// last one.
     #[inline(always)]
-    pub(crate) fn embedding(&self, from: usize, row: &[f32], starts: [usize; 2], out: &mut [f32]) {
-        if !self.decay.moves {
-            out.copy_from_slice(&row[..out.len()]);
-            return;
+    pub(crate) fn embedding(
+        &self,
+        from: usize,
+        weights: &mut [f32],
+        slots: &[f32],
+        starts: [usize; 2],
+    ) {
+        if self.decay.moves {
+            self.level.run(Embedding {
+                moves: self.moves(from),
+                weights,
+                slots,
+                starts,
+            });
         }
-        self.level.run(Embedding {
-            moves: self.moves(from),
-            row,
-            starts,
-            out,
-        });
     }
 
     /// Bytes of memory.
@@ -237,21 +252,24 @@ enum Moves<'a> {
 }
 
 impl Moves<'_> {
-    /// `N` columns of a row from `at` on: the weights after the steps, and m and v of before.
+    /// Brings `N` columns of weights from `at` on to the state after the steps; returns m and v of
+    /// before.
     #[inline(always)]
     fn columns<const N: usize>(
         &self,
-        row: &[f32],
+        weights: &mut [f32],
+        slots: &[f32],
         starts: [usize; 2],
         at: usize,
-    ) -> ([f32; N], [f32; N], [f32; N]) {
-        let (mut weights, mut m, mut v) = ([0.0; N], [0.0; N], [0.0; N]);
+    ) -> ([f32; N], [f32; N]) {
+        let (mut now, mut m, mut v) = ([0.0; N], [0.0; N], [0.0; N]);
         let [first, second] = starts.map(|start| start + at);
-        weights.copy_from_slice(&row[at..at + N]);
-        m.copy_from_slice(&row[first..first + N]);
-        v.copy_from_slice(&row[second..second + N]);
-        self.apply(&mut weights, &m, &v);
-        (weights, m, v)
+        now.copy_from_slice(&weights[at..at + N]);
+        m.copy_from_slice(&slots[first..first + N]);
+        v.copy_from_slice(&slots[second..second + N]);
+        self.apply(&mut now, &m, &v);
+        weights[at..at + N].copy_from_slice(&now);
+        (m, v)
     }
 
     /// Takes from `weights` what the steps do to them.
@@ -298,23 +316,25 @@ impl Moves<'_> {
 struct CatchUp<'a> {
     moves: Moves<'a>,
     powers: [f32; 2],
-    row: &'a mut [f32],
+    weights: &'a mut [f32],
+    slots: &'a mut [f32],
     starts: [usize; 2],
-    dim: usize,
 }
 
 impl CatchUp<'_> {
     #[inline(always)]
     fn block<const N: usize>(&mut self, at: usize) {
-        let (weights, mut m, mut v) = self.moves.columns::<N>(self.row, self.starts, at);
-        let [first, second] = self.starts.map(|start| start + at);
+        let starts = self.starts;
+        let (mut m, mut v) = self
+            .moves
+            .columns::<N>(self.weights, self.slots, starts, at);
+        let [first, second] = starts.map(|start| start + at);
         for column in 0..N {
             m[column] *= self.powers[0];
             v[column] *= self.powers[1];
         }
-        self.row[at..at + N].copy_from_slice(&weights);
-        self.row[first..first + N].copy_from_slice(&m);
-        self.row[second..second + N].copy_from_slice(&v);
+        self.slots[first..first + N].copy_from_slice(&m);
+        self.slots[second..second + N].copy_from_slice(&v);
     }
 }
 
@@ -323,12 +343,12 @@ impl Vectorized for CatchUp<'_> {
 
     #[inline(always)]
     fn run(mut self) {
-        let mut at = 0;
-        while at + BLOCK <= self.dim {
+        let (dim, mut at) = (self.weights.len(), 0);
+        while at + BLOCK <= dim {
             self.block::<BLOCK>(at);
             at += BLOCK;
         }
-        while at < self.dim {
+        while at < dim {
             self.block::<1>(at);
             at += 1;
         }
@@ -337,16 +357,16 @@ impl Vectorized for CatchUp<'_> {
 
 struct Embedding<'a> {
     moves: Moves<'a>,
-    row: &'a [f32],
+    weights: &'a mut [f32],
+    slots: &'a [f32],
     starts: [usize; 2],
-    out: &'a mut [f32],
 }
 
 impl Embedding<'_> {
     #[inline(always)]
     fn block<const N: usize>(&mut self, at: usize) {
-        let (weights, ..) = self.moves.columns::<N>(self.row, self.starts, at);
-        self.out[at..at + N].copy_from_slice(&weights);
+        let (starts, slots) = (self.starts, self.slots);
+        self.moves.columns::<N>(self.weights, slots, starts, at);
     }
 }
 
@@ -355,8 +375,7 @@ impl Vectorized for Embedding<'_> {
 
     #[inline(always)]
     fn run(mut self) {
-        let dim = self.out.len();
-        let mut at = 0;
+        let (dim, mut at) = (self.weights.len(), 0);
         while at + BLOCK <= dim {
             self.block::<BLOCK>(at);
             at += BLOCK;

@@ -10,12 +10,14 @@
 //! | `setup` | what a table is told of its tier |
 //! | `on_disk` | all rows on disk, one after the other |
 //! | `pins` | which frames of memory keep their rows |
+//! | `half_rows` | what a table keeps beside such rows: their keys, and how they round |
 //! | `halves` | rows of 2 bytes a value, read as floats |
 //! | `waiting` | which rows have missed steps, and how they are read meanwhile |
 //! | `store` | one of the two, chosen when the table is made |
 
 mod bring_in;
 mod buffers;
+mod half_rows;
 mod halves;
 mod in_memory;
 mod on_disk;
@@ -28,6 +30,7 @@ mod tiered;
 mod waiting;
 
 pub(crate) use bring_in::{Begun, Exchange, Request};
+pub(crate) use half_rows::HalfRows;
 pub(crate) use halves::Decoded;
 pub(crate) use pins::{LeasePins, Lent, Pinned};
 pub(crate) use row_store::{ReadRows, RowPart};
@@ -35,4 +38,4 @@ pub(crate) use setup::TierSetup;
 pub(crate) use side_rows::{Planned, SideRows};
 pub(crate) use store::{with_rows, Part, Store};
 pub(crate) use tiered::{again, no_frames, shortage, Tiered};
-pub(crate) use waiting::{as_now, with_rows_now, CaughtUp, Waiting};
+pub(crate) use waiting::{as_now, with_rows_now, CaughtUp, CaughtUpHalves, Waiting};

@@ -1,7 +1,7 @@
 //! Goes through all rows on disk in the order of their places.
 
 use super::tiered::{append, free, reserved, Tiered};
-use super::Waiting;
+use super::{HalfRows, Waiting};
 use crate::mem::NONE;
 use crate::tier::Want;
 use crate::{Pool, Result};
@@ -46,7 +46,12 @@ impl Tiered {
     /// # Errors
     /// `DataLoss` for a record that is damaged, and what the files refuse; `ResourceExhausted`
     /// without memory. Rows that have not caught up wait as before.
-    pub(crate) fn catch_up_on_disk(&mut self, pool: &Pool, waiting: &Waiting) -> Result<()> {
+    pub(crate) fn catch_up_on_disk(
+        &mut self,
+        pool: &Pool,
+        waiting: &Waiting,
+        halves: Option<&HalfRows>,
+    ) -> Result<()> {
         let mut wants = Vec::new();
         // Places that rows are written to may be in later windows: these rows wait no more.
         let mut windows = Windows::of(self)?;
@@ -54,24 +59,29 @@ impl Tiered {
             for want in windows.wants().filter(|want| waiting.waits(want.row)) {
                 wants.push(want);
                 if wants.len() == self.most_at_once() {
-                    self.catch_up_records(pool, waiting, &wants)?;
+                    self.catch_up_records(pool, (waiting, halves), &wants)?;
                     wants.clear();
                 }
             }
         }
-        self.catch_up_records(pool, waiting, &wants)?;
+        self.catch_up_records(pool, (waiting, halves), &wants)?;
         self.log.give_back();
         Ok(())
     }
 
-    fn catch_up_records(&mut self, pool: &Pool, waiting: &Waiting, wants: &[Want]) -> Result<()> {
+    fn catch_up_records(
+        &mut self,
+        pool: &Pool,
+        (waiting, halves): (&Waiting, Option<&HalfRows>),
+        wants: &[Want],
+    ) -> Result<()> {
         let width = self.width();
         let (mut keys, mut floats) = (vec![0; wants.len()], vec![0.0; wants.len() * width]);
         self.log.read(pool, wants, &mut floats, &mut keys)?;
         let (mut rows, mut old) = (Vec::new(), Vec::new());
         for (at, want) in wants.iter().enumerate() {
             let own = at * width..(at + 1) * width;
-            if waiting.catch_up(want.row, &mut floats[own.clone()]) {
+            if waiting.catch_up(want.row, &mut floats[own.clone()], halves) {
                 floats.copy_within(own, rows.len() * width);
                 keys[rows.len()] = keys[at];
                 rows.push(want.row);

@@ -1,7 +1,8 @@
 //! Rows that wait for steps of an optimizer that moves all rows: since which step, and how they are
 //! read meanwhile.
 
-use super::ReadRows;
+use super::{HalfRows, ReadRows};
+use crate::halves::decode;
 use crate::mem::prefetch;
 use crate::optim::{is_still, Decay, Missed, Steps};
 use crate::{Error, Kind, Result};
@@ -37,6 +38,8 @@ pub(crate) struct Waiting {
     has_ended: bool,
     /// Where m and v are in a row.
     starts: [usize; 2],
+    /// Words of an embedding.
+    words: usize,
     dim: usize,
     /// By row: steps of all spans up to its last one. Rows beyond have come since the last step.
     last: Vec<AtomicU16>,
@@ -64,6 +67,9 @@ struct Span {
     /// How many steps were before it.
     before: usize,
     missed: Missed,
+    /// The number of its last step among the table's updates, if embeddings have 2 bytes a value:
+    /// rows that have missed it are rounded by it.
+    update: u64,
 }
 
 impl Waiting {
@@ -74,7 +80,7 @@ impl Waiting {
     pub(crate) fn new(
         decay: Decay,
         starts: [usize; 2],
-        (dim, rows): (usize, usize),
+        (words, dim, rows): (usize, usize, usize),
         frozen: &[u32],
     ) -> Result<Waiting> {
         let mut last = Vec::new();
@@ -86,9 +92,14 @@ impl Waiting {
         }
         let missed = Missed::new(decay);
         Ok(Waiting {
-            spans: vec![Span { before: 0, missed }],
+            spans: vec![Span {
+                before: 0,
+                missed,
+                update: 0,
+            }],
             has_ended: false,
             starts,
+            words,
             dim,
             last,
         })
@@ -112,6 +123,7 @@ impl Waiting {
         let span = Span {
             before: self.steps(),
             missed: Missed::new(decay),
+            update: 0,
         };
         self.spans.retain(|span| span.missed.steps() > 0);
         self.spans.push(span);
@@ -126,7 +138,8 @@ impl Waiting {
     /// The steps of the last span, for rows that have missed all of them; `None` without any, or if
     /// it has ended.
     pub(crate) fn ending(&self) -> Option<Steps> {
-        (!self.has_ended).then(|| self.span().missed.told())?
+        let span = self.span();
+        (!self.has_ended).then(|| span.missed.told(span.update))?
     }
 
     /// Whether the last span has ended.
@@ -155,6 +168,7 @@ impl Waiting {
         &self,
         number: u32,
         row: &'r [f32],
+        halves: Option<&HalfRows>,
         now: &'r mut Vec<f32>,
     ) -> &'r [f32] {
         if !self.waits(number) {
@@ -162,7 +176,7 @@ impl Waiting {
         }
         now.clear();
         now.extend_from_slice(row);
-        self.catch_up(number, now);
+        self.catch_up(number, now, halves);
         now
     }
 
@@ -171,9 +185,10 @@ impl Waiting {
         self.from(number).is_some()
     }
 
-    /// Brings a row to the state after the last step, in place. Returns whether it had missed one.
-    /// If it is the table's own row [`Waiting::note`] is to follow.
-    pub(crate) fn catch_up(&self, number: u32, row: &mut [f32]) -> bool {
+    /// Brings a row to the state after the last step, in place: rounded, if its embedding has 2
+    /// bytes a value, at the end of each span and after the last step. Returns whether it had missed
+    /// one. If it is the table's own row [`Waiting::note`] is to follow.
+    pub(crate) fn catch_up(&self, number: u32, row: &mut [f32], halves: Option<&HalfRows>) -> bool {
         let Some(from) = self.from(number) else {
             return false;
         };
@@ -181,9 +196,19 @@ impl Waiting {
             return false;
         }
         let first = self.spans.partition_point(|span| span.end() <= from);
+        let (record, slots) = row.split_at_mut(self.words);
+        let mut floats = vec![0.0; halves.map_or(0, |_| self.dim)];
         for span in &self.spans[first..] {
             let from = from.saturating_sub(span.before);
-            span.missed.catch_up(from, row, self.starts, self.dim);
+            match halves {
+                None => span.missed.catch_up(from, record, slots, self.behind()),
+                Some(halves) => {
+                    halves.read(record, &mut floats);
+                    span.missed
+                        .catch_up(from, &mut floats, slots, self.behind());
+                    halves.write_as(number, span.update, &floats, record);
+                }
+            }
         }
         true
     }
@@ -196,10 +221,11 @@ impl Waiting {
         }
     }
 
-    /// Ends a step.
-    pub(crate) fn push(&mut self, lr: f32) {
+    /// Ends a step, the update number `update` of a table whose embeddings have 2 bytes a value.
+    pub(crate) fn push(&mut self, lr: f32, update: u64) {
         if let Some(span) = self.spans.last_mut() {
             span.missed.push(lr);
+            span.update = update;
         }
     }
 
@@ -233,22 +259,56 @@ impl Waiting {
         (usize::from(last) < self.steps()).then_some(usize::from(last))
     }
 
-    /// Writes the embedding of a row as it is after the last step.
+    /// Where m and v are behind the embedding.
+    #[inline(always)]
+    fn behind(&self) -> [usize; 2] {
+        self.starts.map(|start| start - self.words)
+    }
+
+    /// Writes the embedding of a row, which has floats, as it is after the last step.
     #[inline(always)]
     fn embedding(&self, number: u32, from: usize, row: &[f32], out: &mut [f32]) {
         let span = self.span();
         match from.checked_sub(span.before) {
-            Some(from) => span.missed.embedding(from, row, self.starts, out),
-            None => self.embedding_of_spans(number, row, out),
+            Some(from) => {
+                let (weights, slots) = row.split_at(out.len());
+                out.copy_from_slice(weights);
+                span.missed.embedding(from, out, slots, self.behind());
+            }
+            None => {
+                let row = self.after_spans(number, row, None);
+                out.copy_from_slice(&row[..out.len()]);
+            }
         }
     }
 
-    /// [`Waiting::embedding`] of a row that has missed steps of several spans.
+    /// Writes the embedding of a row of 2 bytes a value as it is after the last step, rounded as if
+    /// it were stored.
+    fn embedding_of_halves(
+        &self,
+        (number, from): (u32, usize),
+        row: &[f32],
+        halves: &HalfRows,
+        out: &mut [f32],
+    ) {
+        let span = self.span();
+        match from.checked_sub(span.before) {
+            Some(from) => {
+                let (record, slots) = row.split_at(self.words);
+                halves.read(record, out);
+                span.missed.embedding(from, out, slots, self.behind());
+                halves.round(number, span.update, out);
+            }
+            None => halves.read(&self.after_spans(number, row, Some(halves)), out),
+        }
+    }
+
+    /// A row after the last step that has missed steps of several spans.
     #[cold]
-    fn embedding_of_spans(&self, number: u32, row: &[f32], out: &mut [f32]) {
+    fn after_spans(&self, number: u32, row: &[f32], halves: Option<&HalfRows>) -> Vec<f32> {
         let mut row = row.to_vec();
-        self.catch_up(number, &mut row);
-        out.copy_from_slice(&row[..out.len()]);
+        self.catch_up(number, &mut row, halves);
+        row
     }
 }
 
@@ -298,6 +358,44 @@ impl<S: ReadRows> ReadRows for CaughtUp<'_, S> {
     }
 }
 
+/// The same of rows whose embeddings have 2 bytes a value.
+pub(crate) struct CaughtUpHalves<'w, S> {
+    pub(crate) rows: &'w S,
+    pub(crate) waiting: &'w Waiting,
+    pub(crate) halves: &'w HalfRows,
+}
+
+impl<S: ReadRows> ReadRows for CaughtUpHalves<'_, S> {
+    const SCRATCH: bool = true;
+    const DECODES: bool = true;
+
+    #[inline(always)]
+    fn row(&self, row: u32) -> Option<&[f32]> {
+        self.rows.row(row)
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, row: u32, _: usize) {
+        self.waiting.prefetch(row);
+        self.halves.prefetch(row);
+        self.rows
+            .prefetch(row, self.waiting.starts[1] + self.waiting.dim);
+    }
+
+    #[inline(always)]
+    fn now<'s>(&'s self, number: u32, row: &'s [f32], scratch: &'s mut [f32]) -> &'s [f32] {
+        match self.waiting.from(number) {
+            None => decode(self.halves.half, row, scratch),
+            Some(from) => {
+                let row_of = (number, from);
+                self.waiting
+                    .embedding_of_halves(row_of, row, self.halves, scratch);
+            }
+        }
+        scratch
+    }
+}
+
 /// Runs one expression with the rows of a content as floats and as they are after the last step.
 macro_rules! as_now {
     ($content:expr, $rows:expr, $now:ident => $run:expr) => {
@@ -306,8 +404,15 @@ macro_rules! as_now {
                 let $now = $rows;
                 $run
             }
-            // No optimizer that lets rows wait updates halves.
-            (Some(waiting), _) => {
+            (Some(waiting), Some(halves)) => {
+                let $now = &$crate::stores::CaughtUpHalves {
+                    rows: $rows,
+                    waiting,
+                    halves,
+                };
+                $run
+            }
+            (Some(waiting), None) => {
                 let $now = &$crate::stores::CaughtUp {
                     rows: $rows,
                     waiting,

@@ -10,6 +10,7 @@ mod counting;
 mod fixtures;
 mod groups;
 mod halves;
+mod halves_adam;
 mod hostile_files;
 mod hostile_records;
 mod model;

@@ -30,7 +30,7 @@ class Next(NamedTuple):
     """What the pipeline gives besides for lookups whose rows are pulled ahead.
 
     Attributes:
-        floats: How many floats the rows of the step's own request take, for each server.
+        floats: How many words the rows of the step's own request take, for each server.
         requests: The requests of the next step, one behind the other.
         sizes: How long each of them is.
         tag: A number of the batch, 1 or more; the next batch has the next number.

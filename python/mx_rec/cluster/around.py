@@ -99,6 +99,18 @@ def stitch_of(split: tf.Operation) -> Optional[tf.Operation]:
     return found[0] if len(found) == 1 else None
 
 
+def row_dtypes_of(stitch: tf.Operation) -> List[int]:
+    """Returns as what each lookup's rows are sent, by the numbers of cluster.lookups.sent_as.
+
+    Args:
+        stitch: The op that spreads the rows.
+    """
+    if not stitch.get_attr("P"):
+        return [0] * stitch.get_attr("N")
+    value = tensor_util.constant_value(stitch.inputs[4 * stitch.get_attr("N")])
+    return [int(one) for one in value]
+
+
 def configs_of(tensor: tf.Tensor) -> List[Any]:
     """Returns the configurations in an input of a pull or push.
 

@@ -6,7 +6,7 @@
     rows of all parts, places --MxRecStitch--> embeddings                          on the worker
 """
 
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
@@ -26,6 +26,9 @@ INITIAL = 3
 
 # Attribute of an op of type MxRecDistinctSplit: the request for each parameter server.
 REQUESTS = "_mx_rec_requests"
+
+# As what rows are sent, by the number that MxRecStitch has for it.
+_SENT_AS = ("float32", "bfloat16", "float16")
 
 # The outputs of MxRecPull, and where its input is that says what is asked for.
 ROWS, BIRTHS = 0, 1
@@ -86,6 +89,7 @@ class Found(NamedTuple):
         places: For each id its place among these.
         counts: How many of the keys each part has.
         rows: The rows of all lookups, as the parameter servers sent them.
+        row_dtypes: As what each lookup's were sent (`sent_as`); none if all are float32.
     """
 
     variables: List[tf.Tensor]
@@ -93,6 +97,7 @@ class Found(NamedTuple):
     places: List[tf.Tensor]
     counts: List[tf.Tensor]
     rows: tf.Tensor
+    row_dtypes: List[int]
 
     def embeddings(self) -> List[tf.Tensor]:
         """Adds the op that gives a row for each id, float32 of shape ids.shape + [dim]."""
@@ -103,8 +108,9 @@ class Found(NamedTuple):
         return self._spread([tf.range(tf.size(keys)) for keys in self.keys])
 
     def _spread(self, places: List[tf.Tensor]) -> List[tf.Tensor]:
-        return list(library().mx_rec_stitch(self.variables, self.keys, self.counts, places,
-                                            self.rows, name="embedding"))
+        return list(library().mx_rec_stitch(
+            self.variables, self.keys, self.counts, places, row_dtypes_input(self.row_dtypes),
+            self.rows, name="embedding"))
 
 
 def look_up(tables: Sequence[Any], ids: Sequence[tf.Tensor], is_train: bool, is_grad: bool,
@@ -150,7 +156,38 @@ def look_up(tables: Sequence[Any], ids: Sequence[tf.Tensor], is_train: bool, is_
             for server in range(servers)]
     like = raw_tensor if is_train and is_grad else row_shape
     return Found([like(table.variable) for table in tables], list(split.keys), list(split.places),
-                 list(split.counts), rows[0] if servers == 1 else tf.concat(rows, 0, name="rows"))
+                 list(split.counts), rows[0] if servers == 1 else tf.concat(rows, 0, name="rows"),
+                 sent_as(table.variable.op for table in tables))
+
+
+def sent_as(tables: Iterable[tf.Operation]) -> List[int]:
+    """Returns as what the rows of tables are sent, by the numbers that MxRecStitch has.
+
+    Args:
+        tables: Their ops.
+
+    Returns:
+        None for tables that all have float32: they need not be packed.
+    """
+    stored = [(parts_of(table).config.get("row_storage") or {}).get("dtype", _SENT_AS[0])
+              for table in tables]
+    return [_SENT_AS.index(one) for one in stored] if any(
+        one != _SENT_AS[0] for one in stored) else []
+
+
+def row_dtypes_input(row_dtypes: Sequence[int]) -> List[tf.Tensor]:
+    """Returns the input of MxRecStitch for what `sent_as` gave."""
+    return [tf.constant(row_dtypes, tf.int32, name="row_dtypes")] if row_dtypes else []
+
+
+def words_of(dim: int, row_dtype: int) -> int:
+    """Returns how many words a row takes that is sent as a type.
+
+    Args:
+        dim: Its values.
+        row_dtype: One of `sent_as`.
+    """
+    return dim if row_dtype == 0 else -(-dim // 2)
 
 
 def mark_movable(split: tf.Operation, moves: bool) -> None:
@@ -168,7 +205,8 @@ def _pull(tables: Sequence[Any], server: int, request: tf.Tensor, create: int,
           counting: Optional[Counting], times: Optional[tf.Tensor]) -> tf.Operation:
     """Adds the ops of one parameter server."""
     found = [parts_of(table.variable.op) for table in tables]
-    attributes = found[0].attributes(server)
+    attributes = dict(found[0].attributes(server),
+                      packed=int(bool(sent_as(table.variable.op for table in tables))))
     with tf.device(found[0].servers[server]):
         configs = tf.constant(encode([one.config for one in found]), name="configs")
         if counting is None:
@@ -178,7 +216,7 @@ def _pull(tables: Sequence[Any], server: int, request: tf.Tensor, create: int,
         observed = library().mx_rec_part_observe(
             configs, request, times, weight, counting.timestamp,
             access_threshold=counting.thresholds[0], eviction_threshold=counting.thresholds[1],
-            name="observe", **attributes)
+            name="observe", **found[0].attributes(server))
         with tf.control_dependencies([observed]):
             pull = library().mx_rec_pull(configs, request, create=ADMITTED, name="pull",
                                          **attributes).rows.op

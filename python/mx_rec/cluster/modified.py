@@ -14,8 +14,8 @@ from tensorflow.core.framework import graph_pb2
 
 from mx_rec.cluster.ahead import Next, pull_ahead
 from mx_rec.cluster.around import (SPLIT_OP, configs_of, has_gradients, is_updated, pulls_of,
-                                   stitch_of)
-from mx_rec.cluster.lookups import MOVABLE_ATTRIBUTE
+                                   row_dtypes_of, stitch_of)
+from mx_rec.cluster.lookups import MOVABLE_ATTRIBUTE, words_of
 from mx_rec.cluster.together import in_order_of_push, join, key_of
 from mx_rec.ops import library
 
@@ -174,10 +174,11 @@ def prepare(work: Moving, ids: Dict[str, tf.Tensor]) -> List[tf.Tensor]:
 
 
 def _floats(work: Moving, counts: Sequence[tf.Tensor]) -> tf.Tensor:
-    """How many floats the rows of a request take, for each parameter server: int64 (servers)."""
-    dims = [int(tensor.shape[1]) for split in work.splits
-            for tensor in list(stitch_of(split).inputs)[:split.get_attr("N")]]
-    by_part = tf.add_n([count * dim for count, dim in zip(counts, dims)])
+    """How many words the rows of a request take, for each parameter server: int64 (servers)."""
+    words = [words_of(int(tensor.shape[1]), row_dtype)
+             for stitch in map(stitch_of, work.splits)
+             for tensor, row_dtype in zip(stitch.inputs, row_dtypes_of(stitch))]
+    by_part = tf.add_n([count * size for count, size in zip(counts, words)])
     return tf.reduce_sum(tf.reshape(by_part, [-1, work.splits[0].get_attr("together")]), 1)
 
 

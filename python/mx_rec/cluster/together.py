@@ -12,10 +12,11 @@ from tensorflow.core.framework import attr_value_pb2
 
 from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.cluster.around import (configs_of, is_accumulated, is_training, pulls_of, push_reads,
-                                   pushes_of, requests_of, stitch_of)
-from mx_rec.cluster.lookups import BIRTHS, ROWS, mark_movable, split_requests
+                                   pushes_of, requests_of, row_dtypes_of, stitch_of)
+from mx_rec.cluster.lookups import (BIRTHS, ROWS, mark_movable, row_dtypes_input,
+                                    split_requests)
 from mx_rec.cluster.tables import encode
-from mx_rec.edits.replacing import in_place_of, replace_each
+from mx_rec.edits.replacing import in_place_of, replace_each, replace_reads
 from mx_rec.ops import library
 
 
@@ -98,6 +99,8 @@ def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Te
     count = sum(split.get_attr("N") for split in splits)
     requests = _new_requests(graph, splits[0], values[3 * count], values[3 * count + 1])
     stitches = [stitch_of(split) for split in splits]
+    row_dtypes = sum((row_dtypes_of(stitch) for stitch in stitches), [])
+    row_dtypes = row_dtypes if any(row_dtypes) else []
     pulls = [pulls_of(split) for split in splits]
     pushes = [pushes_of(split) for split in splits]
     old = [requests_of(split) for split in splits]
@@ -110,7 +113,8 @@ def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Te
             pulled.append(library().mx_rec_pull(
                 tf.constant(encode(configs[server]), name="configs"), request, name="pull", **{
                     name: first.get_attr(name)
-                    for name in ("part", "parts", "count", "create")}).rows.op)
+                    for name in ("part", "parts", "count", "create")},
+                packed=int(bool(row_dtypes))).rows.op)
     joined = _Joined(requests, configs, [pull.outputs[BIRTHS] for pull in pulled])
     for server, group in enumerate(zip(*pushes)):
         for push in OrderedDict.fromkeys(one for several in group for one in several):
@@ -120,7 +124,8 @@ def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Te
         own = split.get_attr("N")
         for place in range(3):
             for at in range(own):
-                _replace_output(split.outputs[place * own + at], values[place * count + start + at])
+                replace_reads([split.outputs[place * own + at]],
+                              [values[place * count + start + at]])
         start += own
     rows = [pull.outputs[ROWS] for pull in pulled]
     with in_place_of(graph, stitches[0]):
@@ -130,8 +135,8 @@ def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Te
             for place, part in enumerate(lists):
                 part.extend(list(stitch.inputs)[place * own:(place + 1) * own])
         made = library().mx_rec_stitch(
-            *lists, rows[0] if len(rows) == 1 else tf.concat(rows, 0, name="rows"),
-            name="embedding")
+            *lists, row_dtypes_input(row_dtypes),
+            rows[0] if len(rows) == 1 else tf.concat(rows, 0, name="rows"), name="embedding")
     start = 0
     for stitch in stitches:
         own = stitch.get_attr("N")
@@ -164,7 +169,8 @@ def _keep_by_name(graph: tf.Graph, stitch: tf.Operation, found: Sequence[tf.Tens
             values.append([tf.range(tf.cast(ids, tf.int64)), counts,
                            tf.reshape(tf.range(ids), tf.shape(value)[:-1])])
         rows = tf.concat([tf.reshape(value, [-1]) for value in found], 0)
-    inputs = [tensor for kind in zip(*values) for tensor in kind] + [rows]
+        row_dtypes = row_dtypes_input([0] * count if stitch.get_attr("P") else [])
+    inputs = [tensor for kind in zip(*values) for tensor in kind] + row_dtypes + [rows]
     for position, tensor in enumerate(inputs, count):
         stitch._update_input(position, tensor)  # pylint: disable=protected-access
 
@@ -224,11 +230,3 @@ def _push_together(graph: tf.Graph, push: tf.Operation, old: List[tf.Tensor], jo
             + [packed] + inputs[3 * several + 1:],
             dtypes=[tf.int64], name="push", attrs=attributes)
     replace_each(push, made.outputs)
-
-
-def _replace_output(old: tf.Tensor, value: tf.Tensor) -> None:
-    """Makes all ops that read an output read another tensor."""
-    for consumer in old.consumers():
-        for position, tensor in enumerate(consumer.inputs):
-            if tensor is old:
-                consumer._update_input(position, value)  # pylint: disable=protected-access

@@ -18,8 +18,7 @@ from mx_rec.cluster.tables import Parts, encode, parts_of
 from mx_rec.ops import library
 from mx_rec.ops.copies import copies_of_variables
 from mx_rec.ops.optimizers import PUSH, OptimizerStep
-from mx_rec.state.table_variable import (CLUSTER_TABLE_OP, TABLE_OP, described_name,
-                                         table_config_of)
+from mx_rec.state.table_variable import described_name
 from mx_rec.tensorflow.names import device as device_module
 from mx_rec.tensorflow.names import tensor_util
 
@@ -64,10 +63,7 @@ def push(step: OptimizerStep, tables: Sequence[List[Rows]],
     Raises:
         NotImplementedError: If the call stands in a branch, a loop or a function, or the tables are
             on different parameter servers.
-        ValueError: If the optimizer cannot update rows of a table's type.
     """
-    for group in tables:
-        expect_row_dtype(step, group[0][0].op)
     graph = tf.compat.v1.get_default_graph()
     # pylint: disable=protected-access
     if graph.building_function or graph._get_control_flow_context() is not None:
@@ -102,29 +98,6 @@ def push(step: OptimizerStep, tables: Sequence[List[Rows]],
                 hyper[server], create=int(creates), optimizer=step.optimizer.place, name="push",
                 **own).op)
     return updates
-
-
-def expect_row_dtype(step: OptimizerStep, table: tf.Operation) -> None:
-    """Refuses a step that the rows of a table cannot take.
-
-    Args:
-        step: The step.
-        table: The op that makes the table, or that stands for it. Of an imported graph nothing is
-            known, and the step itself refuses.
-
-    Raises:
-        ValueError: If the step changes rows without a gradient, and embeddings have 2 bytes a
-            value.
-    """
-    if not step.optimizer.changes_all_rows or table.type not in (TABLE_OP, CLUSTER_TABLE_OP):
-        return
-    stored = table_config_of(table).get("row_storage") or {}
-    if "dtype" in stored:
-        raise ValueError(
-            "the optimizer {} cannot update the table {!r}, whose row_dtype is {!r}: it changes "
-            "rows without a gradient, which rows of 2 bytes a value do not take. Use lazy_adam or "
-            "rowwise_adam, or row_dtype=\"float32\".".format(
-                step.optimizer.name, described_name(table), stored["dtype"]))
 
 
 def _requests(tables: Sequence[List[Rows]], parts: Parts) -> List[_Request]:

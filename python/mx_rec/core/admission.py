@@ -362,9 +362,12 @@ def settle_timestamp(graph: Optional[tf.Graph] = None, is_last_call: bool = True
 
 def _imported_timestamps(graph: tf.Graph) -> List[tf.Operation]:
     """Returns the stand-ins, also of imported graphs, that no timestamp was connected to."""
-    return [op for op in graph.get_operations()
-            if op.type == "Identity" and op.name.endswith(_TIMESTAMP_SCOPE + "/timestamp")
-            and op.inputs[0].op.type == "PlaceholderWithDefault"]
+    state, operations = graph_state(graph), graph.get_operations()
+    state.timestamps += [op for op in operations[state.searched_timestamps:]
+                         if op.type == "Identity"
+                         and op.name.endswith(_TIMESTAMP_SCOPE + "/timestamp")]
+    state.searched_timestamps = len(operations)
+    return [op for op in state.timestamps if op.inputs[0].op.type == "PlaceholderWithDefault"]
 
 
 # Thresholds and evictions while training -----------------------------------------------------

@@ -2,11 +2,26 @@
 
 from typing import Any, Dict, Optional
 
-import tensorflow as tf
-
 FLOAT32 = "float32"
 ROW_DTYPES = (FLOAT32, "bfloat16", "float16")
 ROUNDINGS = ("stochastic", "nearest")
+
+
+def name_of_row_dtype(what: str, row_dtype: Any) -> str:
+    """Returns the name of a type of embeddings.
+
+    Args:
+        what: What it is of, for errors.
+        row_dtype: As `create_table` takes it.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    dtype = row_dtype if isinstance(row_dtype, str) else getattr(row_dtype, "name", None)
+    if dtype not in ROW_DTYPES:
+        raise ValueError("{} should be one of {}, but is {!r}".format(
+            what, ", ".join(map(repr, ROW_DTYPES)), row_dtype))
+    return str(dtype)
 
 
 def row_storage(table_name: str, row_dtype: Any, row_rounding: str,
@@ -22,13 +37,7 @@ def row_storage(table_name: str, row_dtype: Any, row_rounding: str,
     Raises:
         ValueError: If row_dtype is no type of embeddings.
     """
-    try:
-        dtype = tf.as_dtype(row_dtype).name
-    except TypeError:
-        dtype = ""
-    if dtype not in ROW_DTYPES:
-        raise ValueError("'row_dtype' of the table {!r} should be one of {}, but is {!r}".format(
-            table_name, ", ".join(map(repr, ROW_DTYPES)), row_dtype))
+    dtype = name_of_row_dtype("'row_dtype' of the table {!r}".format(table_name), row_dtype)
     found = {}  # type: Dict[str, Any]
     if dtype != FLOAT32:
         found["dtype"] = dtype

@@ -1,27 +1,28 @@
 """What the plan of a graph changes besides moving work: what is fused, and what shares an op."""
 
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from typing import Any, Counter as CounterType, List, Optional, Tuple
 
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
 
 from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.base.log import logger
 from mx_rec.graph.concats import fuse_concats
 from mx_rec.graph.needs import Needs, needed_by
-from mx_rec.graph.plan import Plan, make_plan
+from mx_rec.graph.plan import Plan, Record, make_plan
 from mx_rec.graph.rows import mark_rows, read_rest
 from mx_rec.graph.sums import fuse_sums
 from mx_rec.graph.together import Together, take_apart
 from mx_rec.graph.updates import Updating
-from mx_rec.ops.lookups import FIND, ID_OFFSET, READ, lists_of
+from mx_rec.ops.lookups import FIND, ID_OFFSET, READ
 from mx_rec.ops.optimizers import UPDATE
+from mx_rec.ops.shapes import lists_of
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
 from mx_rec.state.table_variable import TABLE_OP, described_name
 from mx_rec.stock.undo import undone_by_error
+from mx_rec.tensorflow.graph_def import serialized
 
 _PASSED = (ID_OFFSET, FIND, READ, UPDATE)
 
@@ -32,14 +33,14 @@ class Fusing:
     Args:
         graph: A graph that no session has run.
         plan: Its plan.
-        before: Its GraphDef.
+        before: Its serialized GraphDef.
         first: The number of ops that sessions may have run.
 
     Attributes:
         rules: The lists of the plan that `apply` is at.
     """
 
-    def __init__(self, graph: tf.Graph, plan: Plan, before: graph_pb2.GraphDef,
+    def __init__(self, graph: tf.Graph, plan: Plan, before: bytes,
                  first: int = 0) -> None:
         self.rules = ()  # type: Tuple[str, ...]
         # In a large graph counting takes a tenth of the time of all changes.
@@ -65,7 +66,7 @@ class Fusing:
     def apply(self) -> None:
         """Changes the graph."""
         self.rules = ("sums",)
-        pooled = fuse_sums(self._graph, self._plan.sums)
+        pooled = fuse_sums(self._graph, self._plan.sums, self._together.groups)
         self.rules = ("concats",)
         fuse_concats(self._graph, self._plan.concats)
         self.rules = ("sums", "concats")
@@ -76,8 +77,7 @@ class Fusing:
         self.rules = ("together",)
         joined = self._together.join(pooled)
         if graph_state(self._graph).needs is not None:
-            graph_state(self._graph).needs.end(
-                (made for made, _ in joined), (op for _, ops in updates for op in ops))
+            graph_state(self._graph).needs.end(joined, (op for _, ops in updates for op in ops))
         for one in self._plan.sums:
             logger.info("graph pass: the sum over bags of the lookup %s of the table %r %s: %s",
                         one.lookup, one.table, "is fused" if one.fuses else "stays", one.reason)
@@ -87,12 +87,12 @@ class Fusing:
         for made, _ in updates:
             logger.info("graph pass: the op %s applies %d gradients.", made.name,
                         made.get_attr("N"))
-        for _, together in joined:
-            tables = OrderedDict.fromkeys(described_name(_table_of(handle)) for op in together
-                                          for handle in lists_of(op)["handles"])
+        for made in joined:
+            handles = lists_of(made)["handles"]
             logger.info("graph pass: one op %s %d lookups of the tables %s",
-                        "finds the rows of" if together[0].type == ID_OFFSET else "reads for",
-                        len(together), ", ".join(map(repr, sorted(tables))))
+                        "finds the rows of" if made.type == ID_OFFSET else "reads for",
+                        len(handles), ", ".join(map(repr, sorted(
+                            {described_name(_table_of(handle)) for handle in handles}))))
         if self._counts is not None:
             logger.debug("graph pass: ops of tables, before and after: %s", self._counts.text())
 
@@ -143,16 +143,17 @@ def pass_over(graph: tf.Graph, first: int = 0) -> None:
     """
     state = graph_state(graph)
     first = max(first, state.passed)
-    if not Settings.passes_graphs() or not any(
-            op.type in _PASSED for op in graph.get_operations()[first:]):
+    found = [op for op in graph.get_operations()[first:] if op.type in _PASSED] \
+        if Settings.passes_graphs() else []
+    if not found:
         return
     # A wrong value is an error of the script, which no rule may hide.
     groups_tables()
-    take_apart(graph, first)
+    take_apart(graph, found)
     try:
         # A graph of more than 2 GB has no GraphDef.
-        before = graph.as_graph_def()
-        plan = make_plan(before.SerializeToString(), graph=graph)
+        before = serialized(graph)
+        plan = make_plan(before, graph=graph)
     except ValueError as error:
         logger.warning("graph pass: the graph runs as it is, since it cannot be read: %s", error)
         return
@@ -160,7 +161,7 @@ def pass_over(graph: tf.Graph, first: int = 0) -> None:
     state.passed = graph.version
 
 
-def _apply(graph: tf.Graph, plan: Plan, before: graph_pb2.GraphDef, first: int) -> None:
+def _apply(graph: tf.Graph, plan: Plan, before: bytes, first: int) -> None:
     """Changes a graph; a rule that fails is left out, and changes nothing."""
     failed = None  # type: Optional[Tuple[str, ...]]
     while failed != ():
@@ -187,9 +188,9 @@ def _of_newer(graph: tf.Graph, plan: Plan, first: int) -> Plan:
     def is_newer(name: str) -> bool:
         return graph.get_operation_by_name(name)._id > first  # pylint: disable=protected-access
 
-    together = [one._replace(nodes=[name for name in one.nodes if is_newer(name)])
+    together = [Record(one, nodes=[name for name in one.nodes if is_newer(name)])
                 for one in plan.together]
-    updates = [one._replace(updates=[part for part in one.updates if is_newer(part.node)])
+    updates = [Record(one, updates=[part for part in one.updates if is_newer(part.node)])
                for one in plan.updates]
     return plan._replace(
         sums=[one for one in plan.sums if is_newer(one.lookup)],

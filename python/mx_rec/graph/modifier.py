@@ -4,6 +4,7 @@ import os
 from typing import Any, Dict, List, Optional
 
 import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
 
 from mx_rec.base.log import logger
 from mx_rec.cluster import modified as clusters
@@ -15,7 +16,7 @@ from mx_rec.edits.upstream import upstream
 from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.fuse import Fusing
 from mx_rec.graph.iterators import nested_batch
-from mx_rec.graph.plan import (ADMIT, EVAL, ONE_SHOT, SPLIT, TRAIN, Lookup, Plan, is_movable,
+from mx_rec.graph.plan import (ADMIT, EVAL, ONE_SHOT, SPLIT, TRAIN, Plan, Record, is_movable,
                                make_plan)
 from mx_rec.graph.rewrite import Rewritten, rewrite
 from mx_rec.graph.runs import has_run
@@ -24,6 +25,7 @@ from mx_rec.graph.together import take_apart
 from mx_rec.graph.variables import convert_variables
 from mx_rec.state.graph_state import GraphState, graph_state
 from mx_rec.state.settings import Settings
+from mx_rec.tensorflow.graph_def import serialized
 from mx_rec.validator.validator import Bool, Type, checked
 
 DUMP_DIRECTORY = "./export_graph"
@@ -103,11 +105,12 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
                        "graph stays as it is. Modify it before the first session.run.")
         return
     settle_timestamp(graph)
-    take_apart(graph)
-    before = graph.as_graph_def()
-    plan = make_plan(clusters.apart(before).SerializeToString(), graph=graph)
+    take_apart(graph, graph.get_operations())
+    before = serialized(graph)
+    plan = make_plan(clusters.apart(graph_pb2.GraphDef.FromString(before)).SerializeToString(),
+                     graph=graph)
     plan = plan._replace(lookups=[
-        lookup._replace(table=clusters.table_of(graph, lookup.node)) if lookup.kind == SPLIT
+        Record(lookup, table=clusters.table_of(graph, lookup.node)) if lookup.kind == SPLIT
         else lookup for lookup in plan.lookups])
     if pull_ahead:
         clusters.check_ahead(graph, [one for one in plan.lookups if one.kind == SPLIT])
@@ -142,7 +145,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
     logger.info("graph modification: %d of %d lookups moved into %d input pipelines.", moved,
                 len(plan.lookups), len(plan.iterators))
     if dump_graph:
-        _dump(before, graph, plan)
+        _dump(graph_pb2.GraphDef.FromString(before), graph, plan)
 
 
 class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
@@ -195,7 +198,7 @@ class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
         start_iterators(session)
 
 
-def _is_training(graph: tf.Graph, lookup: Lookup) -> bool:
+def _is_training(graph: tf.Graph, lookup: Record) -> bool:
     """Whether a lookup is one of training."""
     if lookup.kind == SPLIT:
         return is_training(clusters.split_of(graph, lookup.node)[0])

@@ -16,7 +16,8 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from mx_rec.base.log import logger
-from mx_rec.edits.replacing import FUSED_ATTRIBUTE, extensible
+from mx_rec.edits.replacing import FUSED_ATTRIBUTE, extending, extensible
+from mx_rec.edits.upstream import downstream, upstream
 from mx_rec.state.graph_state import graph_state
 from mx_rec.tensorflow.names import control_flow_util
 
@@ -48,11 +49,11 @@ class Needs:
         self._before = None  # type: Optional[_Before]
         self._known = {}  # type: Dict[Tuple[_Signature, bool], Dict[str, _Fetched]]
 
-    def remember(self, before: graph_pb2.GraphDef, lookups: Iterable[str]) -> None:
+    def remember(self, before: bytes, lookups: Iterable[str]) -> None:
         """Remembers the graph as it is now, before it is changed.
 
         Args:
-            before: Its GraphDef.
+            before: Its serialized GraphDef.
             lookups: The names of the ops that are going to be changed.
         """
         if self._before is None:
@@ -169,36 +170,59 @@ class _Before:
     def __init__(self, graph: tf.Graph) -> None:
         self._graph = graph
         self.last = 0
+        # What was added first, of which nothing is read before a run needs it, and the outputs
+        # whose objects had become those of other ops by then.
+        self._unread = None  # type: Optional[Tuple[bytes, Set[str]]]
+        self._moved = set()  # type: Set[str]
         self._versions = None  # type: Optional[Any]
         self._nodes = OrderedDict()  # type: Dict[str, node_def_pb2.NodeDef]
         # These objects become the tensors that take the places of what they are now.
         self._own = {}  # type: Dict[str, tf.Tensor]
         self._outside = {}  # type: Dict[str, tf.Tensor]
 
-    def add(self, definition: graph_pb2.GraphDef, lookups: Iterable[str]) -> None:
+    def add(self, definition: bytes, lookups: Iterable[str]) -> None:
         """Adds what depends on some lookups, which are going to be changed.
 
         Args:
-            definition: The GraphDef.
+            definition: The serialized GraphDef.
             lookups: The names of the lookups.
         """
-        self._versions = definition.versions
-        changed = _below(definition, lookups).difference(self._nodes)
+        if not self._nodes and self._unread is None:
+            self._unread = definition, set(lookups)
+            self._moved = {"{}:{}".format(op.name, place) for op in self._graph.get_operations()
+                           for place, tensor in enumerate(op.outputs) if tensor.op is not op}
+            return
+        self._read()
+        before = graph_pb2.GraphDef.FromString(definition)
+        changed = _below(before, lookups).difference(self._nodes)
         were = self._were()
-        # Names are what they were if nothing has been changed before.
-        is_first = not were
-        for node in definition.node:
-            if node.name not in changed:
-                continue
-            op = self._graph.get_operation_by_name(node.name)
-            if not is_first:
-                self._add(op, node, were, changed)
-                continue
-            self._nodes[node.name] = node
-            self._own.update(_outputs_of(op))
-            for name in filter(None, map(_full_name, node.input)):
-                if _op_name(name) not in changed and name not in self._outside:
-                    self._outside[name] = self._graph.get_tensor_by_name(name)
+        for node in before.node:
+            if node.name in changed:
+                self._add(self._graph.get_operation_by_name(node.name), node, were, changed)
+
+    def _read(self) -> None:
+        """Reads what was added first: an op still lists the objects that its outputs were."""
+        # Threads may come at once.
+        with extending:
+            if self._unread is None:
+                return
+            definition, lookups = self._unread
+            before = graph_pb2.GraphDef.FromString(definition)
+            self._versions = before.versions
+            changed = _below(before, lookups)
+            for node in before.node:
+                if node.name not in changed:
+                    continue
+                self._nodes[node.name] = node
+                outputs = self._graph.get_operation_by_name(node.name).outputs
+                for place, tensor in enumerate(outputs):
+                    name = "{}:{}".format(node.name, place)
+                    if name not in self._moved:
+                        self._own[name] = tensor
+                for name in filter(None, map(_full_name, node.input)):
+                    if _op_name(name) not in changed and name not in self._outside:
+                        self._outside[name] = self._graph.get_tensor_by_name(name)
+            self._unread = None
 
     def _were(self) -> Dict[str, str]:
         """The names that tensors had before, by those that they have."""
@@ -256,6 +280,7 @@ class _Before:
             By the names of those that depend on the lookups what to fetch in their place; None if
             none does by what the graph had before, or has got later.
         """
+        self._read()
         were = self._were()
         given = {were[tensor.name]: tensor for tensor in fed if tensor.name in were}
         wanted = OrderedDict()  # type: Dict[str, str]
@@ -361,8 +386,7 @@ class _Before:
                 outside = [self._outside[full] for name in names
                            for full in map(_full_name, self._nodes[name].input)
                            if full in self._outside and full not in given]
-                for op in needed_by(
-                        outside, fed).intersection(_readers_of(makers)):
+                for op in needed_by(outside, fed).intersection(downstream(makers, True)):
                     if op.name not in self._nodes:
                         names.add(self._take(op, were))
                         waiting.append(op.name)
@@ -413,29 +437,7 @@ def needed_by(fetched: Iterable[_Fetched], given: Container[str] = ()) -> Set[tf
         fetched: Tensors and ops.
         given: Names of tensors that are fed, which need none.
     """
-    seen = set()  # type: Set[tf.Operation]
-    waiting = [one if isinstance(one, tf.Operation) else one.op for one in fetched
-               if one.name not in given]
-    while waiting:
-        op = waiting.pop()
-        if op not in seen:
-            seen.add(op)
-            waiting.extend(tensor.op for tensor in op.inputs if tensor.name not in given)
-            waiting.extend(op.control_inputs)
-    return seen
-
-
-def _readers_of(makers: Iterable[tf.Operation]) -> Set[tf.Operation]:
-    """Returns ops and all that depend on them."""
-    seen = set()  # type: Set[tf.Operation]
-    waiting = list(makers)
-    while waiting:
-        op = waiting.pop()
-        if op not in seen:
-            seen.add(op)
-            waiting.extend(reader for output in op.outputs for reader in output.consumers())
-            waiting.extend(op._control_outputs)  # pylint: disable=protected-access
-    return seen
+    return set(upstream(fetched, control_inputs=True, given=given))
 
 
 def _below(definition: graph_pb2.GraphDef, roots: Iterable[str]) -> Set[str]:

@@ -1,11 +1,32 @@
 """What the sessions of a graph have run: the attributes by which a session is marked."""
 
-from typing import Any
+from typing import Any, Callable, List
 
-# Attributes of a session: the rewritten iterators' initializers that it ran, and the state of the
-# graph that it was prepared for.
+# Attributes of a session: the rewritten iterators' initializers that it ran, and the version of
+# the graph that it was prepared for.
 RAN = "_mx_rec_initializers"
 PREPARED = "_mx_rec_prepared"
+
+# Further ones: the version of the graph for which nothing is left to do before a run, and that it
+# ran the initializers of all rewritten iterators.
+READY = "_mx_rec_ready"
+SETTLED = "_mx_rec_settled"
+
+# Those that a session does not have before its first run.
+FRESH = (RAN, PREPARED, READY, SETTLED)
+
+# TensorFlow's own BaseSession.run, once it was replaced.
+STOCK = []  # type: List[Callable[..., Any]]
+
+
+def stock_run(session: Any, fetches: Any) -> Any:
+    """Runs a session as TensorFlow does, without preparing it.
+
+    Args:
+        session: The session.
+        fetches: As of session.run.
+    """
+    return STOCK[0](session, fetches)
 
 
 def has_run(session: Any) -> bool:
@@ -20,7 +41,8 @@ def has_seen(session: Any, position: int) -> bool:
         session: The session.
         position: The place of the op among all of the graph, from 1 on.
     """
-    return has_run(session) and position <= session.__dict__.get(PREPARED, (0, 0))[0]
+    return has_run(session) and position <= session.__dict__.get(PREPARED, 0)
 
 
-__all__ = ["PREPARED", "RAN", "has_run", "has_seen"]
+__all__ = ["FRESH", "PREPARED", "RAN", "READY", "SETTLED", "STOCK", "has_run", "has_seen",
+           "stock_run"]

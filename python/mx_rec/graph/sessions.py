@@ -8,28 +8,26 @@ import tensorflow as tf
 
 from mx_rec.base.log import warn_once
 from mx_rec.cluster.unmodified import share_requests
-from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER, ASCEND_TIMESTAMP
+from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER
 from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.clusters import check_session, refuse_unknown_ops
 from mx_rec.edits.replacing import extending, extensible
+from mx_rec.graph.anew import note_callable, note_closure, set_values
 from mx_rec.graph.fuse import pass_over
 from mx_rec.graph.needs import Needs, has_fused
-from mx_rec.graph.runs import PREPARED, RAN, has_run
+from mx_rec.graph.runs import PREPARED, RAN, READY, SETTLED, STOCK, has_run, stock_run
 from mx_rec.graph.variables import convert_before_run
 from mx_rec.graph.weights import set_held
 from mx_rec.state.graph_state import GraphState, graph_state
+from mx_rec.tensorflow.names import version_for
 
 # Name scope of what a rewrite adds.
 PIPELINE_SCOPE = "mx_rec_pipeline/"
 
-# Attributes of a session, beside those of runs.py: that it ran the initializers of all rewritten
-# iterators, what partial runs fetch in the place of others, and the lock of its preparation.
-_SETTLED = "_mx_rec_settled"
+# Attributes of a session, beside those of runs.py: what partial runs fetch in the place of others,
+# and the lock of its preparation.
 _PARTS = "_mx_rec_parts"
 _LOCK = "_mx_rec_lock"
-
-# TensorFlow's own BaseSession.run, once it was replaced.
-_stock_run = None  # type: Optional[Callable[..., Any]]
 
 
 def starting_iterators(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,13 +45,13 @@ def starting_iterators(stock: Callable[..., Any]) -> Callable[..., Any]:
         Its replacement.
     """
 
-    global _stock_run
-    _stock_run = stock
+    STOCK[:] = [stock]
 
     def run(self: Any, fetches: Any, feed_dict: Any = None, options: Any = None,
             run_metadata: Any = None) -> Any:
-        _prepare(self)
-        if _SETTLED not in self.__dict__:
+        # Most runs find the graph as the one before left it, and are to cost nothing.
+        if self.__dict__.get(READY) != version_for(self):
+            _prepare(self)
             _note(self, fetches)
         try:
             return stock(self, fetches, feed_dict, options, run_metadata)
@@ -76,6 +74,7 @@ def preparing(stock: Callable[..., Any]) -> Callable[..., Any]:
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         _prepare(self)
+        note_closure(self)
         result = stock(self, *args, **kwargs)
         # What the run fetches may be newer than what the session knew when this began.
         self._extend_graph()  # pylint: disable=protected-access
@@ -127,6 +126,20 @@ def running_parts(stock: Callable[..., Any]) -> Callable[..., Any]:
     return partial_run
 
 
+class _Found:  # pylint: disable=too-few-public-methods
+    """What preparation has found in any graph of this process.
+
+    Attributes:
+        instead: Whether there is one whose runs may compute something in the place of what they
+            fetch: before that nobody has to ask.
+    """
+
+    instead = False
+
+
+_found = _Found()
+
+
 class _Decision(threading.local):
     """What is known of the partial run that a thread sets up or goes on with.
 
@@ -168,6 +181,7 @@ def preparing_options(stock: Callable[..., Any]) -> Callable[..., Any]:
     def _make_callable_from_options(self: Any, callable_options: Any) -> Any:
         _prepare(self)
         state, find = graph_state(self.graph), self.graph.as_graph_element
+        asked = callable_options
         if _has_instead(state):
             options = type(callable_options)()
             options.CopyFrom(callable_options)
@@ -178,7 +192,9 @@ def preparing_options(stock: Callable[..., Any]) -> Callable[..., Any]:
                 names[:] = [one.name for one in _instead_of(some, fetched, fed)]
             callable_options = options
             self._extend_graph()
-        return stock(self, callable_options)
+        made = stock(self, callable_options)
+        note_callable(self, made, asked)
+        return made
 
     return _make_callable_from_options
 
@@ -199,7 +215,7 @@ def fetching(stock: Callable[..., List[Any]]) -> Callable[..., List[Any]]:
     def method(self: Any) -> List[Any]:
         # pylint: disable=protected-access
         some = stock(self)
-        if not some or not _has_instead(graph_state(some[0].graph)):
+        if not _found.instead or not some or not _has_instead(graph_state(some[0].graph)):
             return some
         # Newer TensorFlow has references to the tensors that are fed.
         fed = [one.deref() if hasattr(one, "deref") else one for one in self._feeds]
@@ -263,26 +279,27 @@ def adopt_initializers(graph: tf.Graph) -> None:
 def _prepare(session: Any) -> None:
     """Prepares a session for its graph as it is now; a graph may grow between two runs."""
     graph = session.graph
-    now = graph.version, len(graph.get_collection(ASCEND_TIMESTAMP))
-    marks = session.__dict__
+    now, marks = graph.version, session.__dict__
     if marks.get(PREPARED) != now:
         with marks.setdefault(_LOCK, threading.Lock()):
             if marks.get(PREPARED) != now:
                 check_session(session)
-                convert_before_run(graph)
+                convert_before_run(session)
                 settle_timestamp(graph)
                 late = graph_state(graph).late_ops
                 if late is not None:
                     late.adopt()
                 if RAN not in marks:
                     _begin(session, graph)
-                elif graph.version > marks[PREPARED][0]:
+                elif graph.version > marks[PREPARED]:
                     _pass_over(graph)
                 state = graph_state(graph)
                 if state.needs is None and has_fused(graph):
                     state.needs = Needs(graph)
+                _found.instead = _found.instead or _has_instead(state)
                 # Preparing may have added to the graph.
-                marks[PREPARED] = graph.version, now[1]
+                marks[PREPARED] = graph.version
+    set_values(session)
     set_held(session)
 
 
@@ -307,7 +324,7 @@ def _begin(session: Any, graph: tf.Graph) -> None:
 def _pass_over(graph: tf.Graph) -> None:
     """Passes over what no open session has run."""
     with extending:
-        seen = [other.__dict__.get(PREPARED, (graph.version, 0))[0]
+        seen = [other.__dict__.get(PREPARED, graph.version)
                 for other in graph_state(graph).sessions() if has_run(other)]
         with extensible(graph):
             pass_over(graph, max(seen, default=0))
@@ -322,17 +339,20 @@ def _first_run(state: GraphState, session: Any) -> Set[str]:
                   "done ahead in the input pipeline. Call modify_graph_and_start_emb_cache, or "
                   "give GraphModifierHook to the session or the Estimator.")
     for op in state.started_first:
-        _stock_run(session, op)
+        stock_run(session, op)
     return {op.name for op in state.started_first}
 
 
 def _note(session: Any, fetches: Any) -> None:
-    """Notes which initializers of rewritten iterators a run contains."""
-    ran = getattr(session, RAN)
-    waited_for = {op.name for op in graph_state(session.graph).started_by}
-    ran.update(waited_for.intersection(op.name for op in _operations(fetches)))
-    if waited_for <= ran:
-        setattr(session, _SETTLED, True)
+    """Notes which initializers of rewritten iterators a run contains, and what is left to do."""
+    marks = session.__dict__
+    if SETTLED not in marks:
+        waited_for = {op.name for op in graph_state(session.graph).started_by}
+        marks[RAN].update(waited_for.intersection(op.name for op in _operations(fetches)))
+        if not waited_for <= marks[RAN]:
+            return
+        marks[SETTLED] = True
+    marks[READY] = marks[PREPARED]
 
 
 def _operations(fetches: Any) -> List[tf.Operation]:

@@ -1,14 +1,16 @@
 """Sums over bags in a modified graph: rows are added up where they are read, in both directions."""
 
-from typing import Any, Dict, List, Sequence, Set
+from collections import OrderedDict
+from typing import Any, Dict, Iterable, List, Sequence, Set, Tuple
 
 import tensorflow as tf
 
-from mx_rec.edits.replacing import FUSED_NAME, forbid_feeding, in_place_of, replace_each
-from mx_rec.graph.fusions import Gradient, Sum, Sums
-from mx_rec.graph.rows import replace_shapes
+from mx_rec.edits.replacing import (FUSED_NAME, forbid_feeding, in_place_of, replace_each,
+                                    replace_ops)
+from mx_rec.graph.plan import Record
+from mx_rec.graph.rows import Constants, replace_shapes
 from mx_rec.ops import library
-from mx_rec.ops.lookups import FIND, READ, find_rows, member_of, read_rows
+from mx_rec.ops.lookups import FIND, READ, RESTORE, find_rows, member_of, read_rows
 
 
 class _Rows:
@@ -17,10 +19,12 @@ class _Rows:
     Args:
         graph: The graph.
         planned: What the plan says of the lookup.
+        constants: Of the graph.
     """
 
-    def __init__(self, graph: tf.Graph, planned: Sums) -> None:
+    def __init__(self, graph: tf.Graph, planned: Record, constants: Constants) -> None:
         self.graph = graph
+        self.planned = planned
         self.op = graph.get_operation_by_name(planned.lookup)
         self.output = self.op.outputs[planned.output]
         self.inputs = member_of(self.op, planned.output)
@@ -28,25 +32,27 @@ class _Rows:
         self.ids = self.inputs["ids" if self.op.type == FIND else "inverse"]
         # The rows, what passes them on, and their products with weights.
         self.passed = frozenset(planned.left_out) | {self.output.name}
+        # The outputs of other ops that take the place of these become these tensor objects.
+        self.left_out = [graph.get_tensor_by_name(name) for name in planned.left_out]
+        self.shapes = [graph.get_operation_by_name(name) for name in planned.shapes]
+        self.gradients = [(graph.get_tensor_by_name(one.tensor), one) for one in planned.gradients]
+        self.none = constants.of([], tf.float32, self.op.device)
         weights = planned.weights and graph.get_tensor_by_name(planned.weights.tensor)
         with in_place_of(graph, self.op):
             self.ends = library().mx_rec_bag_ends(self.ids, name="ends")
-            self.none = tf.zeros([0], name="none")
             self.weights = self.none if weights is None else tf.squeeze(
                 weights, [planned.weights.axis], name="weights")
 
-    def pooled(self) -> tf.Tensor:
-        """Adds the op that adds up the rows of each bag."""
-        bags = (self.ends, self.weights, self.none)
-        with in_place_of(self.graph, self.op):
-            if self.op.type == FIND:
-                return find_rows(
-                    *[[self.inputs[name]] for name in ("handles", "variables", "ids")],
-                    [self.inputs.get("absent")], [[one] for one in bags], name=FUSED_NAME)[0]
-            if self.op.type == READ:
-                return read_rows(*[[one] for one in self.inputs.values()], [[one] for one in bags],
-                            name=FUSED_NAME)[0]
-            return library().mx_rec_restore_pooled(*self.inputs.values(), *bags, name=FUSED_NAME)
+    def form(self, groups: Dict[str, int]) -> Tuple[Any, ...]:
+        """One op can read the rows of all that have this in common.
+
+        Args:
+            groups: By the names of lookups numbers of those that share an op.
+        """
+        is_alone = self.op.name not in groups or self.op.control_inputs or self.op.type == RESTORE
+        place = self.planned.output if is_alone else -1
+        return (self.op.name if is_alone else groups[self.op.name], place, self.op.type,
+                self.op.device, self.ids.dtype)
 
     def like(self) -> tf.Tensor:
         """Returns a tensor whose last dimension is that of the rows."""
@@ -54,7 +60,8 @@ class _Rows:
         return self.inputs.get("variables", self.inputs.get("rows"))
 
 
-def fuse_sums(graph: tf.Graph, planned: Sequence[Sums]) -> Dict[str, List[tf.Operation]]:
+def fuse_sums(graph: tf.Graph, planned: Sequence[Record], together: Iterable[Sequence[str]] = ()
+              ) -> Dict[str, List[tf.Operation]]:
     """Replaces lookups with sums behind them by pooled lookups, in both directions.
 
     The rows of each id stay in the graph for runs that fetch them.
@@ -62,46 +69,67 @@ def fuse_sums(graph: tf.Graph, planned: Sequence[Sums]) -> Dict[str, List[tf.Ope
     Args:
         graph: A graph that no session has run, after lookups have moved.
         planned: What the plan says of sums over bags.
+        together: Names of lookups that share an op.
 
     Returns:
         By the name of each such lookup the ops that read rows of bags in its place.
     """
-    made = {}  # type: Dict[str, List[tf.Operation]]
+    groups = {name: number for number, names in enumerate(together) for name in names}
+    constants = Constants(graph)
+    same = OrderedDict()  # type: Dict[Any, List[_Rows]]
     for one in planned:
-        if not one.fuses:
-            continue
-        rows = _Rows(graph, one)
-        tensors = [graph.get_tensor_by_name(name) for name in one.left_out]
-        shapes = [graph.get_operation_by_name(name) for name in one.shapes]
-        gradients = [(graph.get_tensor_by_name(gradient.tensor), gradient)
-                     for gradient in one.gradients]
-        pooled = rows.pooled()
-        _replace_sums(rows, pooled, one.sums)
+        if one.fuses:
+            rows = _Rows(graph, one, constants)
+            same.setdefault(rows.form(groups), []).append(rows)
+    found = [pair for several in same.values() for pair in zip(several, _pooled(several))]
+    sums = [pair for rows, pooled in found for pair in _sums(rows, pooled)]
+    replace_ops([op for op, _ in sums], [[value] for _, value in sums])
+    made = {}  # type: Dict[str, List[tf.Operation]]
+    for rows, pooled in found:
         known = {name: (rows.ids, rows.like()) for name in rows.passed}
-        replace_shapes(graph, shapes, known, [pooled.op])
-        for tensor, gradient in gradients:
+        replace_shapes(constants, rows.shapes, known, [pooled.op])
+        for tensor, gradient in rows.gradients:
             _replace_gradient(rows, pooled.op, tensor, gradient)
-        for tensor in tensors:
+        for tensor in rows.left_out:
             forbid_feeding(tensor.op, [tensor.value_index])
-        made.setdefault(one.lookup, []).append(pooled.op)
+        made.setdefault(rows.op.name, []).append(pooled.op)
     return made
 
 
-def _replace_sums(rows: _Rows, pooled: tf.Tensor, sums: Sequence[Sum]) -> None:
+def _pooled(several: Sequence[_Rows]) -> List[tf.Tensor]:
+    """Adds the op that adds up the rows of each bag."""
+    first = several[0].op
+    lists = {name: [rows.inputs[name] for rows in several] for name in several[0].inputs
+             if name != "absent"}
+    bags = [[getattr(rows, name) for rows in several] for name in ("ends", "weights", "none")]
+    with in_place_of(first.graph, first):
+        if first.type == FIND:
+            absent = [rows.inputs.get("absent") for rows in several]
+            return find_rows(*lists.values(), absent, bags, name=FUSED_NAME)
+        if first.type == READ:
+            return read_rows(*lists.values(), bags, name=FUSED_NAME)
+        return [library().mx_rec_restore_pooled(*[one for one, in lists.values()],
+                                                *[one for one, in bags], name=FUSED_NAME)]
+
+
+def _sums(rows: _Rows, pooled: tf.Tensor) -> List[Tuple[tf.Operation, tf.Tensor]]:
+    """Returns the sums of rows, and what takes the place of each."""
+    found = []  # type: List[Tuple[tf.Operation, tf.Tensor]]
     used = set()  # type: Set[str]
-    for one in sums:
+    for one in rows.planned.sums:
         op = rows.graph.get_operation_by_name(one.node)
-        waits = _waits(op, rows)
-        with in_place_of(rows.graph, op), tf.control_dependencies(waits):
-            value = pooled
-            if one.combiner == "mean":
-                value = tf.realdiv(value, _length(rows.ids), name="mean")
-            if one.keep_dims:
-                value = tf.expand_dims(value, -2, name="kept")
-            if waits or value.name in used:
-                value = tf.identity(value, name="sum")
+        waits, value = _waits(op, rows), pooled
+        if waits or one.combiner == "mean" or one.keep_dims or value.name in used:
+            with in_place_of(rows.graph, op), tf.control_dependencies(waits):
+                if one.combiner == "mean":
+                    value = tf.realdiv(value, _length(rows.ids), name="mean")
+                if one.keep_dims:
+                    value = tf.expand_dims(value, -2, name="kept")
+                if waits or value.name in used:
+                    value = tf.identity(value, name="sum")
         used.add(value.name)
-        replace_each(op, [value])
+        found.append((op, value))
+    return found
 
 
 def _waits(op: tf.Operation, rows: _Rows) -> List[tf.Operation]:
@@ -127,7 +155,7 @@ def _length(ids: tf.Tensor) -> tf.Tensor:
 
 
 def _replace_gradient(rows: _Rows, reader_of_bags: tf.Operation, tensor: tf.Tensor,
-                      gradient: Gradient) -> None:
+                      gradient: Record) -> None:
     """Makes what takes a gradient of each id take that of each bag."""
     # A gradient of each id has the shape of the rows, so that no update comes before they are
     # read. One of each bag may be a constant.

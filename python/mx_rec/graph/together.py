@@ -11,9 +11,9 @@ from tensorflow.core.framework import attr_value_pb2, graph_pb2
 from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.cluster.modified import apart as apart_by_key
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
-from mx_rec.edits.replacing import FUSED_ATTRIBUTE, in_place_of, replace_each
-from mx_rec.ops.lookups import (FIND, ID_OFFSET, READ, Resolved, find_rows, lists_of, read_rows,
-                                resolve)
+from mx_rec.edits.replacing import FUSED_ATTRIBUTE, in_place_of, replace_each, replace_ops
+from mx_rec.ops.lookups import (FIND, ID_OFFSET, READ, Resolved, find_rows, read_rows, resolve)
+from mx_rec.ops.shapes import list_lengths, lists_of
 
 # The name of the op for many tables that a lookup was part of.
 _GROUP_ATTRIBUTE = "_mx_rec_group"
@@ -28,14 +28,14 @@ _LENGTHS = ("N", "P", "A", "B")
 _ATTRIBUTES = {ID_OFFSET: ("T", "create", "limit"), FIND: ("T",), READ: ()}
 
 
-def take_apart(graph: tf.Graph, first: int = 0) -> None:
+def take_apart(graph: tf.Graph, ops: Iterable[tf.Operation]) -> None:
     """Gives each lookup of a movable op for many tables an op of its own.
 
     Args:
         graph: The graph.
-        first: The number of ops that stay as they are, since sessions have run them.
+        ops: Ops that no session has run.
     """
-    for op in graph.get_operations()[first:]:
+    for op in ops:
         if op.type not in _OUTPUT_LISTS or not _is_movable(op) or op.get_attr("N") == 1:
             continue
         lists = lists_of(op)
@@ -60,34 +60,32 @@ class Together:
 
     def __init__(self, graph: tf.Graph, planned: Iterable[Any]) -> None:
         self._graph = graph
+        self.groups = [group.nodes for group in planned] if groups_tables() else []
         # The outputs of other ops that take the place of these become these tensor objects.
-        self._groups = [[(name, list(graph.get_operation_by_name(name).outputs))
-                         for name in group.nodes] for group in planned]
+        self._outputs = {name: list(graph.get_operation_by_name(name).outputs)
+                         for group in self.groups for name in group}
 
-    def join(self, pooled: Dict[str, List[tf.Operation]]
-             ) -> List[Tuple[tf.Operation, List[tf.Operation]]]:
+    def join(self, pooled: Dict[str, List[tf.Operation]]) -> List[tf.Operation]:
         """Makes one op of the lookups of each group that now have the same form.
 
         Args:
             pooled: By the names of lookups the ops that read rows of bags in their place.
 
         Returns:
-            New ops, each with those in whose place it stands.
+            The ops that do the work of several lookups.
         """
-        joined = []  # type: List[Tuple[tf.Operation, List[tf.Operation]]]
-        if not groups_tables():
-            return joined
-        for group in self._groups:
-            same = OrderedDict()  # type: Dict[Any, List[tf.Operation]]
-            for name, outputs in group:
-                present = OrderedDict.fromkeys(
-                    [output.op for output in outputs] + pooled.get(name, []))
-                for op in present:
+        joined = []  # type: List[tf.Operation]
+        for group in self.groups:
+            same = OrderedDict()  # type: Dict[Any, Dict[tf.Operation, None]]
+            for name in group:
+                for op in [output.op for output in self._outputs[name]] + pooled.get(name, []):
                     if _can_join(op):
-                        same.setdefault(_form(op), []).append(op)
+                        same.setdefault(_form(op), OrderedDict())[op] = None
             for together in same.values():
                 if len(together) > 1:
-                    joined.append((self._join(together), together))
+                    joined.append(self._join(list(together)))
+                else:
+                    joined.extend(op for op in together if op.get_attr("N") > 1)
         return joined
 
     def _join(self, together: Sequence[tf.Operation]) -> tf.Operation:
@@ -103,13 +101,14 @@ class Together:
         if first.type in _OUTPUT_LISTS:
             _set_movable(made[0].op, _is_movable(first))
         members = len(given["handles"])
-        at = 0
+        values, at = [], 0  # type: List[List[tf.Tensor]], int
         for op in together:
             own = op.get_attr("N")
             _set_movable(op, False)
-            replace_each(op, [tensor for begin in range(at, len(made), members)
-                              for tensor in made[begin:begin + own]])
+            values.append([tensor for begin in range(at, len(made), members)
+                           for tensor in made[begin:begin + own]])
             at += own
+        replace_ops(together, values)
         return made[0].op
 
 
@@ -165,8 +164,7 @@ def _can_join(op: tf.Operation) -> bool:
 
 def _form(op: tf.Operation) -> Tuple[Any, ...]:
     """What ops have in common of which one can be made."""
-    lengths = tuple(op.get_attr(arg.number_attr) > 0 for arg in op.op_def.input_arg
-                    if arg.name != "absent")
+    lengths = tuple(length > 0 for name, length in list_lengths(op).items() if name != "A")
     attributes = tuple(op.get_attr(name) for name in _ATTRIBUTES[op.type])
     return (op.type, op.device, lengths, _is_movable(op)) + attributes
 

@@ -6,19 +6,22 @@ import tensorflow as tf
 
 from mx_rec.base.log import logger
 from mx_rec.edits.replacing import extending, extensible
+from mx_rec.edits.upstream import upstream
+from mx_rec.graph.anew import begin_anew, reason_to_stay
 from mx_rec.graph.runs import has_seen
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.analysis import VARIABLES, is_update
 from mx_rec.stock.convert import converted
-from mx_rec.stock.select import convert_graph, has_candidates, options_of_process
+from mx_rec.stock.select import convert_graph, convert_seen, has_candidates, options_of_process
 
 
-def convert_variables(graph: tf.Graph) -> None:
+def convert_variables(graph: tf.Graph, session: Any = None) -> None:
     """Converts the graph of a script as `init(stock_tables=...)` says, once.
 
     Args:
         graph: The graph, complete. One whose variables an open session has seen in a run stays as
-            it is.
+            it is, unless that is the given session alone, and it can begin anew.
+        session: The session that is going to run the graph, if it is known.
 
     Raises:
         ValueError: If settings of eviction do not go together.
@@ -32,21 +35,28 @@ def convert_variables(graph: tf.Graph) -> None:
         # The global step may have been there before.
         first = next((position for position, op in enumerate(graph.get_operations(), 1)
                       if op.type in VARIABLES and op.get_attr("dtype") == tf.float32), None)
-        if first is None or not any(has_seen(session, first) for session in state.sessions()):
+        seen = [] if first is None else [one for one in state.sessions() if has_seen(one, first)]
+        if not seen:
             convert_graph(graph, True)
             return
         state.is_settled = True
-        logger.warning("stock_tables: an open session has run the graph with its variables, which "
-                       "stay TensorFlow's. Make the training ops before the first session.run.")
+        reason = reason_to_stay(session) if seen == [session] else "it is another one"
+        if reason:
+            logger.warning("stock_tables: an open session has run the graph with its variables, "
+                           "which stay TensorFlow's: %s. Make the training ops before the first "
+                           "session.run.", reason)
+        else:
+            convert_seen(graph, lambda: begin_anew(session))
 
 
-def convert_before_run(graph: tf.Graph) -> None:
+def convert_before_run(session: Any) -> None:
     """Does the same before a run, once there are training ops and variables that may be chosen.
 
     Args:
-        graph: The graph. Without such ops and variables nothing is done, and it is looked at again
-            when it has grown.
+        session: The session. Without such ops and variables in its graph nothing is done, and it
+            is looked at again when it has grown.
     """
+    graph = session.graph
     options = options_of_process()
     if options is None:
         return
@@ -54,13 +64,13 @@ def convert_before_run(graph: tf.Graph) -> None:
     with extending:
         if not graph_state(graph).is_settled and has_candidates(graph, options) \
                 and _has_training(graph):
-            _try_to_convert(graph)
+            _try_to_convert(graph, session)
 
 
-def _try_to_convert(graph: tf.Graph) -> None:
+def _try_to_convert(graph: tf.Graph, session: Any = None) -> None:
     """Converts the graph of a script that has not asked for it now: an error is a warning."""
     try:
-        convert_variables(graph)
+        convert_variables(graph, session)
     except Exception as error:  # pylint: disable=broad-except
         logger.warning("stock_tables: the variables of the graph stay TensorFlow's, because they "
                        "could not become tables: %s: %s", type(error).__name__, error,
@@ -112,7 +122,52 @@ def patched_initializer(stock: Callable[[], tf.Operation]) -> Callable[[], tf.Op
         key = tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
         starts = [] if tf.executing_eagerly() else [
             variable.initializer for one in converted(tf.compat.v1.get_default_graph())
-            for variable in one.objects.get(key, ()) if variable.op.name == one.plan.name]
+            for variable in one.objects.get(key, ())
+            if variable.op.name == one.plan.name or one.plan.was_run]
         return tf.group(stock(), *starts, name="init") if starts else stock()
 
     return global_variables_initializer
+
+
+def patched_compute_gradients(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes Optimizer.compute_gradients, which refuses to leave a variable out that is a table.
+
+    Args:
+        stock: TensorFlow's own.
+
+    Returns:
+        Its replacement.
+    """
+
+    def compute_gradients(self: Any, loss: Any, var_list: Any = None, *args: Any,
+                          **kwargs: Any) -> Any:
+        """Computes gradients as stock TensorFlow does.
+
+        Raises:
+            NotImplementedError: If a variable that became a table in a run before is to be trained.
+        """
+        if isinstance(loss, tf.Tensor) and not tf.executing_eagerly():
+            _refuse_to_leave_out(loss, var_list)
+        return stock(self, loss, var_list, *args, **kwargs)
+
+    return compute_gradients
+
+
+def _refuse_to_leave_out(loss: tf.Tensor, var_list: Any) -> None:
+    """Refuses a training of tables whose updates were made before: it would not reach them."""
+    tables = converted(loss.graph)
+    if not tables:
+        return
+    asked = None if var_list is None else {
+        one.op.name for one in var_list if isinstance(one, tf.Variable)}
+    needed = set(upstream([loss]))
+    for one in tables:
+        trained = [variable.op.name for variable in one.objects.get(
+            tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES, ())]
+        if one.plan.name in (trained if asked is None else asked) \
+                and one.table.handle.op in needed:
+            raise NotImplementedError(
+                "the variable {!r} has been the table {!r} since a session ran the graph, and the "
+                "training ops that are made now would not train it. Make all training ops before "
+                "the first run that trains, leave it out of var_list, or leave its name out of "
+                "init(stock_tables=...).".format(one.plan.name, one.plan.table))

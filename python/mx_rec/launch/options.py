@@ -2,8 +2,9 @@
 
 import argparse
 import json
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
+from mx_rec.core.rows import ROUNDINGS, ROW_DTYPES
 from mx_rec.stock.options import (ALL_ROWS, BATCH_ROWS, LEAST_ROWS, SECONDS, STEPS, StockTables,
                                   checked_options)
 
@@ -66,6 +67,7 @@ class _Setting(NamedTuple):
 
 
 _NUMBER, _LIST, _THRESHOLD, _SWITCH, _TEXT = "a number", "a list", "a threshold", "a switch", "text"
+_TEXTS = "text by names"
 
 _SETTINGS = (
     _Setting("names", "variables whose name matches this regular expression from its start become "
@@ -94,6 +96,12 @@ _SETTINGS = (
     _Setting("l2", "{!r} (default): variables with a penalty on all rows stay TensorFlow's; {!r}: "
              "the penalty is that of the rows of a batch, other numbers than TensorFlow's".format(
                  ALL_ROWS, BATCH_ROWS), _TEXT, "ROWS"),
+    _Setting("row_dtype", "tables keep their rows as {}; REGEX=TYPE for variables with such a "
+             "name, which can be repeated".format(" or ".join(ROW_DTYPES)), _TEXTS, "TYPE"),
+    _Setting("row_rounding", "how updates round to a row_dtype of 2 bytes: {} (default) or "
+             "{}".format(*ROUNDINGS), _TEXT, "HOW"),
+    _Setting("row_conversion", "how rows of a checkpoint of another row_dtype, and its variables, "
+             "are rounded: {} or {}".format(*ROUNDINGS), _TEXT, "HOW"),
     _Setting("graph_pass", "lookups are not fused and joined", _SWITCH),
     _Setting("children", "Python processes that the program starts are run the same way", _SWITCH),
 )
@@ -130,8 +138,11 @@ def read_arguments(argv: Optional[Sequence[str]]) -> Wanted:
     for setting in _SETTINGS:
         value = getattr(arguments, setting.name)
         if value is not None:
-            given[setting.name] = _thresholds(setting.name, value) \
-                if setting.kind == _THRESHOLD else value
+            if setting.kind == _THRESHOLD:
+                value = _by_names(setting.name, value, int, "whole number N")
+            elif setting.kind == _TEXTS:
+                value = _by_names(setting.name, value, str, "TYPE")
+            given[setting.name] = value
     if "names" in given:
         given.setdefault("least_rows", 1)
     others = {name: _switch(name, given.pop(name, name in _ON))
@@ -160,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
             parser.add_argument(
                 "--" + flag, metavar=setting.metavar, help=setting.help,
                 type=int if setting.kind == _NUMBER else str,
-                action="append" if setting.kind in (_LIST, _THRESHOLD) else "store")
+                action="append" if setting.kind in (_LIST, _THRESHOLD, _TEXTS) else "store")
     parser.add_argument("--report", metavar="FILE",
                         help="write what was a table to FILE, as JSON, and not to stderr")
     parser.add_argument("--quiet", action="store_true", help="say nothing at the end")
@@ -195,14 +206,15 @@ def _of_file(path: str) -> Dict[str, Any]:
     return dict(given)
 
 
-def _thresholds(name: str, values: List[str]) -> Union[int, Dict[str, int]]:
-    """Reads N, or REGEX=N several times."""
+def _by_names(name: str, values: List[str], read: Callable[[str], Any],
+              what: str) -> Union[Any, Dict[str, Any]]:
+    """Reads one value, or REGEX=VALUE several times."""
     pairs = [value.rpartition("=") for value in values]
     try:
-        numbers = [int(number) for _, _, number in pairs]
+        numbers = [read(number) for _, _, number in pairs]
     except ValueError as error:
-        raise ValueError("--{} should be N or REGEX=N with a whole number N, but is {}".format(
-            name.replace("_", "-"), " and ".join(values))) from error
+        raise ValueError("--{} should be N or REGEX=N with a {}, but is {}".format(
+            name.replace("_", "-"), what, " and ".join(values))) from error
     if not any(equals for _, equals, _ in pairs):
         if len(values) > 1:
             raise ValueError("--{} without a name is given {} times".format(

@@ -10,6 +10,7 @@ from typing import Any, Dict, List
 
 from mx_rec import plugin
 from mx_rec.base.log import logger
+from mx_rec.core.rows import FLOAT32
 from mx_rec.launch.options import PROGRAM, Launch
 from mx_rec.stock.select import Decision, decisions
 from mx_rec.util.initialize import assume
@@ -77,6 +78,8 @@ def report_text(name: str, chosen: List[Decision], held: Dict[str, Dict[str, int
             text += " stayed TensorFlow's: {}".format(one.reason)
         else:
             text += ": a table, {}".format(one.optimizer or "not trained")
+            if one.row_dtype != FLOAT32:
+                text += ", {}".format(one.row_dtype)
             if one.table in held:
                 numbers = held[one.table]
                 text += ", {:,} rows in {:.1f} MiB where the variable {}takes {:.1f} MiB".format(

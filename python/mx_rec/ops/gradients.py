@@ -5,8 +5,8 @@ from typing import Any, Callable, Dict, List, Optional
 import tensorflow as tf
 
 from mx_rec.ops import library, pooled
-from mx_rec.ops.lookups import lists_of, offsets_of_rows
-from mx_rec.ops.shapes import definitions
+from mx_rec.ops.lookups import offsets_of_rows
+from mx_rec.ops.shapes import definitions, lists_of
 from mx_rec.tensorflow.names import array_ops, known_gradients, while_v2
 
 
@@ -100,7 +100,7 @@ def _of_variables(op: tf.Operation, slices: List[Optional[tf.IndexedSlices]]) ->
 
 
 def _stitch_gradient(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
-    """Gradient of MxRecStitch (variables, keys, counts, places, rows -> embeddings).
+    """Gradient of MxRecStitch (variables, keys, counts, places, types, rows -> embeddings).
 
     Args:
         op: The forward op.
@@ -124,7 +124,7 @@ def _stitch_gradient(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
         with tf.control_dependencies([op.outputs[0].op]):
             summed = library().mx_rec_reduce(_as_tensor(grad), places, keys)
         slices.append(_slices(op, summed, keys))
-    return slices + [None] * (3 * members + 1)
+    return slices + [None] * (len(inputs) - members)
 
 
 def _reduce_columns_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:

@@ -5,6 +5,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import tensorflow as tf
 
 from mx_rec.ops import library
+from mx_rec.ops.shapes import lists_of
 
 # Gives keys their rows, in the step.
 ID_OFFSET = "MxRecIdOffset"
@@ -12,6 +13,8 @@ ID_OFFSET = "MxRecIdOffset"
 PREPARE = "MxRecPrepare"
 # Reads rows by offset, and by key.
 READ, FIND = "MxRecRead", "MxRecFind"
+# Spreads rows that were read over ids.
+RESTORE = "MxRecRestore"
 
 # Ends, weights and divisors of bags, each for all members.
 Bags = Sequence[Sequence[tf.Tensor]]
@@ -147,15 +150,6 @@ def reads_distinct(op: tf.Operation) -> bool:
     return op.type == READ and op.get_attr("R") == 0
 
 
-def reads_bags(op: tf.Operation) -> bool:
-    """Returns whether an op reads the rows of bags, pooled, by offset or by key.
-
-    Args:
-        op: An op of any type.
-    """
-    return op.type in (READ, FIND) and op.get_attr("B") > 0
-
-
 def offsets_of_rows(rows: tf.Tensor) -> Optional[tf.Tensor]:
     """Returns the offsets by which distinct rows were read, None if they are anything else.
 
@@ -175,27 +169,6 @@ def member_of(op: tf.Operation, member: int) -> Dict[str, tf.Tensor]:
         member: Which; inputs that are no lists are of table 0.
     """
     return {name: tensors[member] for name, tensors in lists_of(op).items() if tensors}
-
-
-def lists_of(op: tf.Operation) -> Dict[str, List[tf.Tensor]]:
-    """Returns the inputs of an op of the plugin by their names; one that is no list is one of one.
-
-    Args:
-        op: The op.
-    """
-    inputs = iter(op.inputs)
-    return {arg.name: [next(inputs) for _ in range(
-        op.get_attr(arg.number_attr) if arg.number_attr else 1)] for arg in op.op_def.input_arg}
-
-
-def resolved_by(op: tf.Operation) -> Resolved:
-    """Returns what an op resolves keys to.
-
-    Args:
-        op: An op of the type ID_OFFSET.
-    """
-    members = op.get_attr("N")
-    return Resolved(list(op.outputs[:members]), list(op.outputs[members:]))
 
 
 def is_claim(op: Any) -> bool:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from mx_rec import plugin
 from mx_rec.ops import library
+from mx_rec.ops.shapes import lists_of
 
 UPDATE = "MxRecUpdate"
 PUSH = "MxRecPush"
@@ -181,10 +182,7 @@ def gradients_of(op: tf.Operation) -> Gradients:
     Args:
         op: An op of the type UPDATE.
     """
-    inputs = iter(op.inputs)
-    lists = [[next(inputs) for _ in range(op.get_attr(arg.number_attr))]
-             for arg in op.op_def.input_arg]
-    handles, offsets, inverses, grads, ends, weights, divisors, columns = lists[:8]
+    handles, offsets, inverses, grads, ends, weights, divisors, columns, _ = lists_of(op).values()
     return Gradients(handles, offsets, grads, inverses, (ends, weights, divisors) if ends else (),
                      columns)
 

@@ -6,8 +6,9 @@ the ops' definitions. A graph that is imported later (a MetaGraph, a SavedModel)
 shapes; its values are the same.
 """
 
+import functools
 import json
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import tensorflow as tf
 
@@ -31,11 +32,34 @@ def definitions() -> Dict[str, Dict[str, Any]]:
     return _definitions
 
 
-def _list_lengths(op: tf.Operation) -> Dict[str, int]:
-    """How many tensors the lists of an op have, by their number attributes."""
-    args = list(op.op_def.input_arg) + list(op.op_def.output_arg)
-    attributes = {arg.number_attr for arg in args if arg.number_attr}
-    return {name: int(op.get_attr(name)) for name in attributes}
+@functools.lru_cache(maxsize=None)
+def _arguments(op_type: str) -> Tuple[List[Tuple[str, str]], List[str]]:
+    """The names of what ops of a type take with the number attribute of each, and all of these."""
+    definition = definitions()[op_type]
+    counts = {arg["name"]: arg["type"].rpartition(" * ")[0]
+              for arg in definition["inputs"] + definition["outputs"]}
+    return ([(arg["name"], counts[arg["name"]]) for arg in definition["inputs"]],
+            sorted(set(filter(None, counts.values()))))
+
+
+def list_lengths(op: tf.Operation) -> Dict[str, int]:
+    """Returns how many tensors the lists of an op have, by their number attributes.
+
+    Args:
+        op: An op of the plugin.
+    """
+    return {name: int(op.get_attr(name)) for name in _arguments(op.type)[1]}
+
+
+def lists_of(op: tf.Operation) -> Dict[str, List[tf.Tensor]]:
+    """Returns the inputs of an op by their names; one that is no list is one of one.
+
+    Args:
+        op: An op of the plugin.
+    """
+    inputs, lengths = iter(op.inputs), list_lengths(op)
+    return {name: [next(inputs) for _ in range(lengths[attribute] if attribute else 1)]
+            for name, attribute in _arguments(op.type)[0]}
 
 
 def _dims(shape: tf.TensorShape) -> Optional[List[Optional[int]]]:
@@ -55,7 +79,7 @@ def state_shapes(op: Optional[tf.Operation]) -> None:
     if op is None:
         return
     question = json.dumps({"op": op.type, "inputs": [_dims(one.shape) for one in op.inputs],
-                           "lists": _list_lengths(op)}).encode("utf-8")
+                           "lists": list_lengths(op)}).encode("utf-8")
     status, result = plugin.call("mx_rec_infer_shapes", question, len(question))
     text = result.decode("utf-8", "replace")
     if status != 0:

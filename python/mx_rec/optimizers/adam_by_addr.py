@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from mx_rec.optimizers.adam import CustomizedAdam
 from mx_rec.optimizers.base import ByAddress, register
-from mx_rec.validator.validator import Float, LearningRate, Text, checked
+from mx_rec.validator.learning_rate import LearningRate
+from mx_rec.validator.validator import Float, Text, checked
 
 
 class CustomizedAdamByAddress(ByAddress, CustomizedAdam):

@@ -5,7 +5,7 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
-from mx_rec.cluster.updates import expect_row_dtype, push
+from mx_rec.cluster.updates import push
 from mx_rec.ops.optimizers import (Gradients, Optimizer, OptimizerStep, optimizer_named,
                                     update)
 from mx_rec.optimizers.customized import CustomizedOptimizer  # noqa: F401  scripts import it here
@@ -319,11 +319,7 @@ def apply_rows(step: OptimizerStep, group: List[Rows]) -> tf.Operation:
 
     Returns:
         The op.
-
-    Raises:
-        ValueError: If the optimizer cannot update rows of the table's type.
     """
-    expect_row_dtype(step, table_op_of(group[0][0]))
     handle, offsets, grad = group[0] if len(group) == 1 else _joined(group)
     return update(step, Gradients([handle], [offsets], [grad]))
 

@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from mx_rec.constants.constants import MAX_INT32
 from mx_rec.optimizers.base import TableOptimizer, register, scalar
-from mx_rec.validator.validator import Bool, LearningRate, Number, Text, checked
+from mx_rec.validator.learning_rate import LearningRate
+from mx_rec.validator.validator import Bool, Number, Text, checked
 
 
 class CustomizedFtrl(TableOptimizer, tf.compat.v1.train.FtrlOptimizer):

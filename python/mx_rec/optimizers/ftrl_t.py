@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from mx_rec.optimizers.customized import CustomizedOptimizer
 from mx_rec.tensorflow.names import gen_state_ops, resource_variable_ops
-from mx_rec.validator.validator import Bool, LearningRate, Number, Text, checked
+from mx_rec.validator.learning_rate import LearningRate
+from mx_rec.validator.validator import Bool, Number, Text, checked
 
 # Below it, l1 regularisation is off.
 _LEAST_LAMBDA1 = 1e-10

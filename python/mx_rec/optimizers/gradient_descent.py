@@ -5,7 +5,8 @@ from typing import Dict, Optional, Union
 import tensorflow as tf
 
 from mx_rec.optimizers.base import TableOptimizer, register, scalar
-from mx_rec.validator.validator import Bool, Float, LearningRate, Text, checked
+from mx_rec.validator.learning_rate import LearningRate
+from mx_rec.validator.validator import Bool, Float, Text, checked
 
 
 class CustomizedGradientDescent(TableOptimizer, tf.compat.v1.train.GradientDescentOptimizer):

@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from mx_rec.optimizers.base import ByAddress, register
 from mx_rec.optimizers.gradient_descent import CustomizedGradientDescent
-from mx_rec.validator.validator import Bool, Float, LearningRate, Text, checked
+from mx_rec.validator.learning_rate import LearningRate
+from mx_rec.validator.validator import Bool, Float, Text, checked
 
 
 class CustomizedGradientDescentByAddr(ByAddress, CustomizedGradientDescent):

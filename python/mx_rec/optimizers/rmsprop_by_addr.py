@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from mx_rec.optimizers.base import ByAddress, register
 from mx_rec.optimizers.rmsprop import CustomizedRMSProp
-from mx_rec.validator.validator import Bool, LearningRate, Number, Text, checked
+from mx_rec.validator.learning_rate import LearningRate
+from mx_rec.validator.validator import Bool, Number, Text, checked
 
 
 class CustomizedRMSPropByAddress(ByAddress, CustomizedRMSProp):

@@ -250,7 +250,7 @@ def saver_ops(saver: Any, sess: Any, use: str) -> List[TableOps]:
     graph = getattr(sess, "graph", None)
     if graph is None or tf.executing_eagerly():
         return []
-    convert_before_run(graph)
+    convert_before_run(sess)
     operations = distinct(table_ops(graph, getattr(saver, _TABLES, None)), use)
     names = getattr(saver, _VARIABLES, None)
     if names is not None:

@@ -24,6 +24,8 @@ class GraphState:
             physical table.
         timestamp: What stands for the timestamp of the collection ASCEND_TIMESTAMP, once needed.
         has_timestamp: Whether the collection's tensor was connected to it.
+        timestamps: The ops that stand so for a timestamp, those of imported graphs as well.
+        searched_timestamps: How many of its first ops were searched for them.
         key_work: The MxRecIdOffset ops of training lookups, by the name of their ids and by
             control flow context (mx_rec.core.shared_keys).
         frozen: Whether `start_asc_pipeline` was called.
@@ -36,6 +38,7 @@ class GraphState:
             any.
         is_settled: Whether it is settled which of its variables `init(stock_tables=...)` makes
             tables of.
+        was_run: Whether a session had run the graph before that, and has begun anew.
         without_training: How many of its first ops were searched for one of an optimizer before
             that, in vain.
         savers: What is known of each tf.train.Saver that was made for the graph
@@ -59,6 +62,8 @@ class GraphState:
         self.admissions = {}  # type: Dict[str, Any]
         self.timestamp = None  # type: Optional[tf.Tensor]
         self.has_timestamp = False
+        self.timestamps = []  # type: List[tf.Operation]
+        self.searched_timestamps = 0
         self.key_work = {}  # type: Dict[Tuple[str, Any], List[tf.Operation]]
         self.frozen = False
         self.lookups = 0
@@ -67,6 +72,7 @@ class GraphState:
         self.passed = 0
         self.needs = None  # type: Any
         self.is_settled = False
+        self.was_run = False
         self.without_training = 0
         self.savers = []  # type: List[Any]
         self.undone = set()  # type: Set[str]

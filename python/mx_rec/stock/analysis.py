@@ -12,6 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 import tensorflow as tf
 
 from mx_rec.constants.constants import MAX_EMBEDDING_SIZE, MAX_VOCABULARY_SIZE
+from mx_rec.core.rows import FLOAT32
 from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock import updates as forms
 from mx_rec.stock.adam import Refused, adam_steps
@@ -19,7 +20,8 @@ from mx_rec.stock.dense_updates import SAME_AS_SPARSE, NotByRows, Penalty, dense
 from mx_rec.stock.fused import Piece, gradients_of, pieces_of
 from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
 from mx_rec.stock.nodes import Nodes, Output, shape_of
-from mx_rec.stock.options import StockTables, is_chosen, is_unlimited, thresholds_of
+from mx_rec.stock.options import (StockTables, is_chosen, is_unlimited, row_dtype_of,
+                                  thresholds_of)
 from mx_rec.stock.parts import (Part, Placement, SavedPlace, are_together, parts_of,
                                 placement_of, with_all_parts, with_one_step, with_one_table)
 from mx_rec.stock.uses import SUMMARIES, Stays, Uses, check_reads, is_idle
@@ -91,6 +93,10 @@ class StockVariable(NamedTuple):
         pivots: Copies of the variable in branches, for which ops wait that run there alone.
         zeros: Ops that tell the shape of the gradient of a branch that is not taken.
         sets_rows: Whether its initializer sets all rows, to a value that is not drawn row by row.
+        was_run: Whether it has a value already: its initializer and those of its slots are
+            assignments like others then, each of all rows.
+        slot_changes: Those that set its slots then.
+        row_dtype: As what the table keeps its rows.
     """
 
     name: str
@@ -118,6 +124,9 @@ class StockVariable(NamedTuple):
     pivots: Sequence[str] = ()
     zeros: Sequence[str] = ()
     sets_rows: bool = False
+    was_run: bool = False
+    slot_changes: Sequence[str] = ()
+    row_dtype: str = FLOAT32
 
     @property
     def first(self) -> int:
@@ -168,7 +177,8 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
                    has_saver: bool = False,
                    dense: Optional[Set[str]] = None,
                    decides_ids: bool = True,
-                   saved: Optional[Dict[str, SavedPlace]] = None) -> List[StockVariable]:
+                   saved: Optional[Dict[str, SavedPlace]] = None,
+                   was_run: bool = False) -> List[StockVariable]:
     """Decides about every variable of a graph that could be a table by its shape.
 
     Args:
@@ -185,6 +195,8 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
         decides_ids: Whether to say what becomes of the limits of ids.
         saved: Where variables stand in checkpoints, by the names of their ops; None if only their
             names tell which are parts of one.
+        was_run: Whether a session has run the graph, which begins anew with the values of its
+            variables.
 
     Returns:
         The variables that have two or more rows of floats, in the order of the graph, without
@@ -211,7 +223,7 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
                 raise Stays("the checkpoint has it as a variable")
             part = together.get(node.name)
             plan = _plan_variable(nodes, node, shape, options, trains, known_parts, has_saver,
-                                  shape[0] if part is None else part.whole)
+                                  shape[0] if part is None else part.whole, was_run)
             if (placement.job or part is not None) and thresholds_of(options, node.name)[0] >= 0:
                 raise Stays("it has an access_threshold, which tables of unchanged models do not "
                             "have on parameter servers" if placement.job else "it has an "
@@ -229,6 +241,8 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
             if placement.job and plan.changes:
                 raise Stays("{} sets rows of it, which tables on parameter servers do not "
                             "know".format(plan.changes[0]))
+            plan = _with_row_dtype(plan, row_dtype_of(
+                options, node.name if part is None else part.names[0]))
             if placement.job:
                 plan = _on_servers(plan)
             elif part is not None and plan.kind \
@@ -259,6 +273,14 @@ def _check_place(node: Any, placement: Placement, is_odd_part: bool) -> None:
                     "would belong to one process")
     if placement.job and is_odd_part:
         raise Stays("its parts are not cut along the first dimension")
+
+
+def _with_row_dtype(plan: StockVariable, row_dtype: str) -> StockVariable:
+    """Returns the plan of a variable whose table keeps its rows as a type says."""
+    if row_dtype == FLOAT32:
+        return plan
+    return plan._replace(row_dtype=row_dtype, reason="{}, rows of {}".format(
+        plan.reason, row_dtype))
 
 
 def _on_servers(plan: StockVariable) -> StockVariable:
@@ -330,10 +352,10 @@ def _is_candidate(node: Any) -> bool:
 
 
 def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTables, trains: bool,
-                   known: Set[str], has_saver: bool, rows: int) -> StockVariable:
+                   known: Set[str], has_saver: bool, rows: int, was_run: bool) -> StockVariable:
     try:
         dense = dense_updates(nodes, node, options, trains)
-        uses = Uses(nodes, node, adam_steps(nodes, node, options.lazy_adam), dense)
+        uses = Uses(nodes, node, adam_steps(nodes, node, options.lazy_adam), dense, was_run)
     except (NotByRows, Refused) as why:
         raise Stays(str(why)) from None
     if not uses.gathers and not uses.enters:
@@ -365,7 +387,11 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
             kind == forms.LAZY_ADAM and not any(one.is_lazy for one in uses.adam)):
         raise Stays("where a branch is not taken that looks it up, all of its rows have a gradient "
                     "of zeros ({}), and {} changes such rows".format(uses.zeros[0].name, kind))
-    assigns = [one.name for one in uses.assigns] + slot_assigns
+    changes = [one.name for one in uses.changes]
+    assigns = [one.name for one in uses.assigns]
+    if was_run:
+        assigns, changes = [], assigns + changes
+    assigns += slot_assigns
     if any(nodes.waiting.get(one) != nodes.waiting.get(assigns[0]) for one in assigns):
         raise Stays("an initializer sets it and not its optimizer's variables, or these alone")
     if trains and not kind and not is_known(node.name, known):
@@ -386,10 +412,10 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         assigns=assigns, pieces=pieces,
         gradients=gradients_of(nodes, uses.steps()[0], uses.gathers)
         if len(uses.steps()) == 1 else None, penalties=dense.penalties,
-        changes=[one.name for one in uses.changes],
+        changes=changes, slot_changes=[one.name for one in uses.slot_changes],
         is_in_branches=uses.is_in_branches,
         pivots=[one.name for one in uses.pivots], zeros=[one.name for one in uses.zeros],
-        sets_rows=initial is None)
+        sets_rows=initial is None and not was_run, was_run=was_run)
 
 
 def _pieces(uses: Uses) -> Optional[List[Piece]]:
@@ -405,6 +431,10 @@ def _initial_value(uses: Uses) -> Optional[Affine]:
 
     What assigns the variable besides, for nobody else, is what scripts set it with.
     """
+    if uses.starts:
+        # The last one is the variable's initializer, and the one that it was made with is not.
+        uses.changes = uses.changes + [one for one in uses.assigns if one is not uses.starts[-1]]
+        uses.assigns = uses.starts[-1:]
     first = [one for one in uses.assigns if one.name == uses.variable.name + "/Assign"]
     others = [one for one in uses.assigns if one not in first]
     if len(first) == 1 and not any(uses.nodes.all_uses(one) for one in others):
@@ -474,8 +504,8 @@ def _plan_slot(uses: Uses, variable: str, name: str, shape: List[int],
         raise Stays("the optimizer's {} is no variable of its shape".format(variable))
     updates = {update.name for update, _ in uses.updates}
     try:
-        own = Uses(uses.nodes, node, uses.adam, uses.dense)
-        if own.gathers or own.reads or own.shapes or own.changes or own.enters:
+        own = Uses(uses.nodes, node, uses.adam, uses.dense, uses.was_run)
+        if own.gathers or own.reads or own.shapes or own.enters:
             raise Stays("something else reads it")
         if own.savers and not has_saver:
             raise Stays(HAS_SAVER)
@@ -484,12 +514,14 @@ def _plan_slot(uses: Uses, variable: str, name: str, shape: List[int],
         initial = _initial_value(own)
         if initial is None or initial.kind is not None:
             raise Stays("it does not start as a constant")
-        if own.changes:
+        if own.changes and not uses.was_run:
             raise Stays("something else sets it")
+        uses.slot_changes.extend(own.assigns * uses.was_run + own.changes)
         uses.states.extend(own.states)
     except Stays as why:
         raise Stays("its optimizer's variable {} cannot be a slot: {}".format(variable, why))
-    return Slot(variable, name, initial.shift), [one.name for one in own.assigns]
+    return Slot(variable, name, initial.shift), [
+        one.name for one in own.assigns if not uses.was_run]
 
 
 def _check_start(kind: str, slots: Sequence[Slot]) -> None:

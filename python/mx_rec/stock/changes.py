@@ -54,6 +54,9 @@ def change(rows: Rows, op: tf.Operation) -> None:
             values = tf.reshape(tf.ensure_shape(op.inputs[1], shape), [-1, rows.plan.dim])
             done = each_chunk(shape[0], chunk_of(rows.table), lambda first, end: _change(
                 rows, tf.range(first, end) + rows.plan.first, values[first:end], kind.factor))
+            # The end of a loop has no input from what its body reads: feeds of that go on to count.
+            with tf.control_dependencies([done]):
+                done = tf.raw_ops.Shape(input=values, name="set").op
         else:
             ids, values = op.inputs[1], op.inputs[2]
             if values.shape.rank == 0:
@@ -88,7 +91,7 @@ def _change(rows: Rows, ids: tf.Tensor, values: tf.Tensor, factor: float) -> tf.
     read = make.mx_rec_read_rows(table.handle, offsets, values, names, initial, name="read")
     new = read.gradients + read.values[0] if factor else read.gradients
     done = make.mx_rec_write_rows(table.handle, read.rows, names, initial, read.values, [new],
-                                  name="write").op
+                                  sets=int(not factor), name="write").op
     if rows.rules.counts and rows.plan.trains:
         with tf.control_dependencies([done]):
             return count_as_admitted(table, rows.rules, ids)

@@ -23,6 +23,7 @@ from mx_rec.checkpoint.parts import directories_of, name_of
 from mx_rec.checkpoint.paths import is_remote
 from mx_rec.checkpoint.remote import directory_of, local_copy
 from mx_rec.checkpoint.table_ops import TableOps
+from mx_rec.core.rows import FLOAT32
 from mx_rec.ops.lookups import find_rows
 from mx_rec.state.table_variable import is_table_variable
 from mx_rec.stock.admission import SavedHistory, difference
@@ -173,6 +174,7 @@ class DenseSource:
         for one in self.found:
             if not one.plan.ids.keeps_rows:
                 raise _other_ids(one, checkpoint, "has rows by ids with limits")
+            expect_conversion(one, checkpoint)
             wanted = [one.saved.whole] + one.plan.shape[1:]
             if list(shapes[one.saved.name]) != wanted:
                 raise tf.errors.InvalidArgumentError(
@@ -229,6 +231,34 @@ class DenseSource:
         logger.info("the table %s takes over the %d rows of the variable %s of %s.",
                     one.table.table_name, len(rows), one.saved.name, self._checkpoint)
         return found
+
+
+def row_dtype_of(described: Any) -> str:
+    """Returns as what a saved table has its rows.
+
+    Args:
+        described: What is on disk of it (checkpoint.tables.describe).
+    """
+    stored = (described["config"] or {}).get("row_storage") or {}
+    return str(stored.get("dtype", FLOAT32))
+
+
+def expect_conversion(one: Any, checkpoint: str) -> None:
+    """Refuses the variables of a checkpoint for a table of another type that does not convert them.
+
+    Args:
+        one: The variable that became a table (stock.convert.ConvertedVariable).
+        checkpoint: Prefix of the checkpoint.
+
+    Raises:
+        tf.errors.InvalidArgumentError: The text names what to set.
+    """
+    if one.plan.row_dtype != FLOAT32 and not one.table.row_conversion:
+        raise tf.errors.InvalidArgumentError(
+            None, None, "the table {!r} of row_dtype {!r} cannot be filled from {}: the variable "
+            "{!r} has float32 there. StockTables(row_conversion=\"nearest\") or \"stochastic\" "
+            "converts it.".format(one.table.table_name, one.plan.row_dtype, checkpoint,
+                                  one.saved.name))
 
 
 def _check_slots(converted: Sequence[Any], directory: str, checkpoint: str) -> None:
@@ -560,7 +590,8 @@ def _initial_rows(one: _Wanted, count: int, described: Sequence[Any]) -> np.ndar
         return initial_rows(described[0]["config"], count)
     with tf.Graph().as_default() as graph:
         graph.seed = one.seed
-        table = make_table(one.plan)
+        # Of rows of 2 bytes a value, those that were never made have such values, too.
+        table = make_table(one.plan._replace(row_dtype=row_dtype_of(described[0])))
         filling = make_filling(table, described[0]["dim"], ())
         with tf.compat.v1.Session(config=alone()) as session:
             return dense_value(session, filling, count)

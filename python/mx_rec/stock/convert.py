@@ -9,8 +9,9 @@ from mx_rec.base.log import logger
 from mx_rec.constants.constants import (DEFAULT_SEED, MAX_ROW_BUDGET,
                                           MAX_VOCABULARY_SIZE)
 from mx_rec.core.embedding import server_directories, ssd_directories
+from mx_rec.core.rows import row_storage
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
-from mx_rec.edits.wiring import (forbid_dropped_feeds, forget_variables, gate_of,
+from mx_rec.edits.wiring import (change_of, forbid_dropped_feeds, forget_variables, gate_of,
                                  in_place_of, on_device, replace_waiting)
 from mx_rec.ops import library
 from mx_rec.state.graph_state import graph_state
@@ -25,7 +26,7 @@ from mx_rec.stock.lift import lift
 from mx_rec.stock.nodes import Nodes
 from mx_rec.stock.options import StockTables, sketch_of
 from mx_rec.stock.parts import SavedPlace
-from mx_rec.stock.rows import Rows
+from mx_rec.stock.rows import Rows, SlotRows
 from mx_rec.stock.savers import renewable_savers, without_savers
 from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_op,
                                       look_up_together, refuse_start, update_together)
@@ -200,11 +201,11 @@ def _without_limits(graph: tf.Graph, options: StockTables, arguments: Tuple[Any,
     Savers that are built anew keep no variable from becoming a table. Those that cannot be are
     taken out of `savers`.
     """
-    saved = saved_places(graph)
+    saved, was_run = saved_places(graph), graph_state(graph).was_run
     while True:
         graph_def = without_savers(graph.as_graph_def(), savers)
         plans = [plan for plan in plan_variables(graph_def, options, *arguments, dense=dense,
-                                                 saved=saved)
+                                                 saved=saved, was_run=was_run)
                  if plan.name not in gone]
         others = [saver for saver in savers if not _has_slots_alone(saver, plans)]
         if len(others) == len(savers):
@@ -226,7 +227,7 @@ def _without_limits(graph: tf.Graph, options: StockTables, arguments: Tuple[Any,
          [limit for plan in lifted.values() for limit in plan.ids.limits])
     # Its ops have other inputs now.
     again = plan_variables(without_savers(graph.as_graph_def(), savers), options, *arguments,
-                           decides_ids=False, saved=saved)
+                           decides_ids=False, saved=saved, was_run=was_run)
     return [with_ids(plan, lifted[plan.name].ids) if plan.name in lifted else plan
             for plan in again if plan.name not in gone]
 
@@ -285,6 +286,10 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
         rows.update(step)
     for name in plan.changes:
         change(rows, graph.get_operation_by_name(name))
+    of_slots = {slot.variable: SlotRows(rows, slot) for slot in plan.slots}
+    for name in plan.slot_changes:
+        restore = graph.get_operation_by_name(name)
+        change(of_slots[restore.inputs[0].op.name], restore)
     for name in plan.pivots:
         pivot = graph.get_operation_by_name(name)
         replace_waiting(pivot, gate_of(pivot.inputs[0]))
@@ -318,13 +323,14 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
         if not plan.sets_rows or name != plan.assigns[0]:
             graph.prevent_feeding(assign.inputs[1])
     if plan.name in objects:
-        _pass_on(objects[plan.name], plan.name, plan.table, clear)
+        _pass_on(objects[plan.name], plan.name, plan.table,
+                 change_of(objects[plan.name].initializer) or clear)
     starts = SlotStarts(table)
     for slot in plan.slots:
         if slot.variable in objects:
             with graph.as_default():
                 start = refuse_start(table, slot, servers) if plan.on_servers \
-                    else starts.of(slot)
+                    else change_of(objects[slot.variable].initializer) or starts.of(slot)
             _pass_on(objects[slot.variable], slot.variable, plan.table, start)
     made = ConvertedVariable(plan, table, *_slices(objects, plan), filling,
                              rows.rules, clear, {})
@@ -366,7 +372,7 @@ def make_table(plan: StockVariable, options: StockTables = StockTables(),
 
     Args:
         plan: The plan.
-        options: Where its rows are.
+        options: Where its rows are, and how they round.
         servers: The devices of the parameter servers that hold it, if any.
 
     Returns:
@@ -387,6 +393,8 @@ def make_table(plan: StockVariable, options: StockTables = StockTables(),
         ssd_vocabulary_size=on_disk, ssd_data_path=directories, is_save=True, is_dp=False,
         init_param=1.0, all2all_gradients_op="sum_gradients", padding_keys=None,
         padding_keys_mask=False, padding_keys_len=None,
+        row_storage=row_storage(plan.table, plan.row_dtype, options.row_rounding,
+                                options.row_conversion),
         admission_sketch_bytes=0 if servers else sketch_of(options, plan.name))
     settings = Settings._single_instance  # pylint: disable=protected-access
     physical = build_physical_table(

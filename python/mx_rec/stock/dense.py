@@ -56,7 +56,7 @@ def make_filling(table: Table, dim: int, slots: Sequence[Any],
         ids = v1.placeholder(tf.int64, [None], name="ids")
         rows = v1.placeholder(tf.float32, [None, dim], name="rows")
         values = [v1.placeholder(tf.float32, [None, dim], name="slot") for _ in slots]
-        done = _set_rows(table, slots, rules, ids, rows, values)
+        done = _set_rows(table, slots, rules, ids, rows, values, True)
         keys = v1.placeholder(tf.int64, [None], name="keys")
         found, = find_rows([table.handle], [row_shape(table.variable)], [keys], initial=True,
                            name="found")
@@ -64,9 +64,10 @@ def make_filling(table: Table, dim: int, slots: Sequence[Any],
 
 
 def _set_rows(table: Table, slots: Sequence[Any], rules: RowRules, ids: tf.Tensor,
-              rows: tf.Tensor, values: Sequence[tf.Tensor]) -> tf.Operation:
-    """Adds the ops that set the rows of distinct ids, and of each slot."""
-    done = library().mx_rec_assign(table.handle, ids, rows, name="assign").op
+              rows: tf.Tensor, values: Sequence[tf.Tensor], saved: bool) -> tf.Operation:
+    """Adds the ops that set the rows of distinct ids, and of each slot; `saved` are those of a
+    checkpoint."""
+    done = library().mx_rec_assign(table.handle, ids, rows, saved=int(saved), name="assign").op
     if rules.counts:
         with tf.control_dependencies([done]):
             done = count_as_admitted(table, rules, ids)
@@ -78,11 +79,11 @@ def _set_rows(table: Table, slots: Sequence[Any], rules: RowRules, ids: tf.Tenso
     initial = tf.constant([slot.initial for slot in slots], tf.float32)
     old = [tf.fill(tf.shape(rows), tf.constant(slot.initial, tf.float32)) for slot in slots]
     return library().mx_rec_write_rows(table.handle, offsets, names, initial, old, values,
-                                       name="write").op
+                                       sets=1, name="write").op
 
 
 def start_with_values(one: Any, rules: RowRules, rows: Optional[tf.Tensor],
-                      slots: Dict[str, tf.Tensor]) -> tf.Operation:
+                      slots: Dict[str, tf.Tensor], saved: bool) -> tf.Operation:
     """Adds the ops that fill a table from the values of a whole variable, in the default graph.
 
     Args:
@@ -90,16 +91,17 @@ def start_with_values(one: Any, rules: RowRules, rows: Optional[tf.Tensor],
         rules: When keys get rows: those that are set count as admitted.
         rows: The variable's value, in its shape; None: each row as it would be when it is made.
         slots: The values of slots by name, in the same shape; others start as those of new rows do.
+        saved: Whether the rows are of a checkpoint in which they have another type.
 
     Returns:
         What has set them all.
     """
-    return set_all(one.table, one.filling, one.plan, rows, rules, slots)
+    return set_all(one.table, one.filling, one.plan, rows, rules, slots, saved)
 
 
 def set_all(table: Table, filling: Any, plan: Any, rows: Optional[tf.Tensor],
-            rules: RowRules = RowRules(), slots: Optional[Dict[str, tf.Tensor]] = None
-            ) -> tf.Operation:
+            rules: RowRules = RowRules(), slots: Optional[Dict[str, tf.Tensor]] = None,
+            saved: bool = False) -> tf.Operation:
     """Does the same for a table whose variable is being converted.
 
     Args:
@@ -109,6 +111,7 @@ def set_all(table: Table, filling: Any, plan: Any, rows: Optional[tf.Tensor],
         rows: See `start_with_values`.
         rules: See `start_with_values`.
         slots: See `start_with_values`.
+        saved: See `start_with_values`.
 
     Returns:
         What has set them all.
@@ -124,7 +127,7 @@ def set_all(table: Table, filling: Any, plan: Any, rows: Optional[tf.Tensor],
             [table.handle], [row_shape(table.variable)], [ids], initial=True, name="found")[0]
         values = [whole[slot.name][first:end] if slot.name in whole else tf.fill(
             tf.shape(part), tf.constant(slot.initial, tf.float32)) for slot in plan.slots]
-        return _set_rows(table, plan.slots, rules, ids, part, values)
+        return _set_rows(table, plan.slots, rules, ids, part, values, saved and rows is not None)
 
     # As many rows at a time as `fill` sets.
     return each_chunk(count, filling.chunk, fill_chunk)
@@ -192,7 +195,7 @@ class SlotStarts:
                 # Rows that an eviction has taken meanwhile are left out, with their zeros.
                 return make.mx_rec_write_rows(
                     table.handle, read.rows, names, initial, read.values,
-                    [read.gradients + initial], name="initialize").op
+                    [read.gradients + initial], sets=1, name="initialize").op
 
 
 def fill(session: Any, filling: Filling, rows: np.ndarray,

@@ -6,6 +6,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 from mx_rec.constants.constants import (DEFAULT_EVICT_TIME_INTERVAL, MAX_INT32,
                                           MAX_SKETCH_BYTES, MAX_VOCABULARY_SIZE,
                                           MIN_SKETCH_BYTES)
+from mx_rec.core.rows import FLOAT32, ROUNDINGS, name_of_row_dtype
 from mx_rec.state.feature_spec import normal_thresholds
 from mx_rec.validator.validator import Bool, Int, is_int
 
@@ -22,6 +23,7 @@ BATCH_ROWS = "rows of the batch"
 
 # One for all variables, or by regular expressions.
 _Threshold = Union[None, int, Dict[str, Optional[int]]]
+_RowDtype = Union[None, str, Dict[str, Optional[str]]]
 
 
 class StockTables(NamedTuple):
@@ -58,6 +60,11 @@ class StockTables(NamedTuple):
             it. "all rows": it stays TensorFlow's. "rows of the batch": it is a table, and value and
             gradient of the penalty are those of the distinct rows of a batch, other numbers than
             TensorFlow's; rows outside of it have no gradient, in the optimizer's sparse form.
+        row_dtype: As what the rows of tables are kept, "bfloat16" or "float16" (docs/half-rows.md),
+            in the forms of `access_threshold`; "float32" and None: as variables are.
+        row_rounding: How updates round to a row_dtype of 2 bytes: "stochastic" or "nearest".
+        row_conversion: How rows of a checkpoint of another row_dtype, and the float32 variables of
+            one, are rounded: "nearest" or "stochastic"; None refuses them.
     """
 
     names: Sequence[str] = (".*",)
@@ -74,6 +81,9 @@ class StockTables(NamedTuple):
     servers: bool = True
     admission_sketch_bytes: _Threshold = None
     l2: str = ALL_ROWS
+    row_dtype: _RowDtype = None
+    row_rounding: str = ROUNDINGS[0]
+    row_conversion: Optional[str] = None
 
 
 def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -> Any:
@@ -124,7 +134,12 @@ def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -
         raise ValueError("'memory_rows' and 'ssd_data_path' of stock_tables go together, but are "
                          "{!r} and {!r}".format(options.memory_rows, options.ssd_data_path))
     _check_admission(options)
+    for name, known in (("row_rounding", ROUNDINGS), ("row_conversion", (None,) + ROUNDINGS)):
+        if getattr(options, name) not in known:
+            raise ValueError("{!r} of stock_tables should be {}, but is {!r}".format(
+                name, " or ".join(map(repr, known)), getattr(options, name)))
     return options._replace(names=names, least_rows=int(options.least_rows),
+                            row_dtype=_row_dtypes(options.row_dtype),
                             memory_rows=int(options.memory_rows), ssd_data_path=tuple(paths),
                             unlimited_ids=unlimited)
 
@@ -159,6 +174,17 @@ def _check_admission(options: StockTables) -> None:
             and options.eviction_threshold is not None:
         raise ValueError("'evict_time_interval' and 'evict_step_interval' of stock_tables are both "
                          "None: with an 'eviction_threshold' one of them is needed")
+
+
+def _row_dtypes(value: Any) -> _RowDtype:
+    """Returns types of rows by their names."""
+    def name(one: Any) -> Optional[str]:
+        return None if one is None else name_of_row_dtype("'row_dtype' of stock_tables", one)
+
+    if not isinstance(value, dict):
+        return name(value)
+    _expressions("row_dtype' of 'stock_tables", list(value))
+    return {regex: name(one) for regex, one in value.items()}
 
 
 def _expressions(argument: str, value: Any) -> List[str]:
@@ -205,10 +231,17 @@ def sketch_of(options: StockTables, name: str) -> int:
         options: From `checked_options`.
         name: Name of the variable's op.
     """
-    value = options.admission_sketch_bytes
-    if isinstance(value, dict):
-        value = next((number for one, number in value.items() if re.match(one, name)), None)
-    return value or 0
+    return _of_name(options.admission_sketch_bytes, name) or 0
+
+
+def row_dtype_of(options: StockTables, name: str) -> str:
+    """Returns as what the rows of the table of a variable are kept.
+
+    Args:
+        options: From `checked_options`.
+        name: Name of the variable's op.
+    """
+    return _of_name(options.row_dtype, name) or FLOAT32
 
 
 def thresholds_of(options: StockTables, name: str) -> Tuple[int, int]:
@@ -221,17 +254,20 @@ def thresholds_of(options: StockTables, name: str) -> Tuple[int, int]:
     Raises:
         ValueError: If it has an eviction threshold and no access threshold.
     """
-    found = []  # type: List[Optional[int]]
-    for value in (options.access_threshold, options.eviction_threshold):
-        if isinstance(value, dict):
-            value = next((number for one, number in value.items() if re.match(one, name)), None)
-        found.append(value)
     try:
-        return normal_thresholds(*found)
+        return normal_thresholds(_of_name(options.access_threshold, name),
+                                 _of_name(options.eviction_threshold, name))
     except ValueError as error:
         raise ValueError("stock_tables, variable {!r}: {}".format(name, error)) from error
 
 
+def _of_name(value: Any, name: str) -> Any:
+    """Returns what a setting that may be by regular expressions is for a variable."""
+    if isinstance(value, dict):
+        return next((one for regex, one in value.items() if re.match(regex, name)), None)
+    return value
+
+
 __all__ = ["ALL_ROWS", "BATCH_ROWS", "LEAST_ROWS", "SECONDS", "STEPS", "StockTables",
-           "checked_options", "is_chosen", "is_unlimited", "sketch_of",
+           "checked_options", "is_chosen", "is_unlimited", "row_dtype_of", "sketch_of",
            "thresholds_of"]  # type: List[str]

@@ -205,8 +205,8 @@ class Rows:
         replace_output(op, state)
 
     def is_ready(self) -> tf.Tensor:
-        """Returns whether the table can be used: one whose rows an initializer sets has them."""
-        if self.plan.sets_rows:
+        """Returns whether the table can be used: one whose rows are all set has them."""
+        if self.plan.sets_rows or self.plan.was_run:
             rows = library().mx_rec_table_stats(self.table.handle)[0]
             return tf.greater(rows, 0, name="is_initialized")
         return tf.constant(True, name="is_initialized")

@@ -1,6 +1,6 @@
 """Converts the graph of a script as `init(stock_tables=...)` says, and tells what stays."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Set
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
 import numpy as np
 import tensorflow as tf
@@ -14,8 +14,10 @@ from mx_rec.stock.admission import SavedHistory
 from mx_rec.stock.analysis import HAS_SAVER, StockVariable, plan_variables
 from mx_rec.stock.convert import convert, saved_places
 from mx_rec.stock.options import StockTables, is_chosen
-from mx_rec.stock.servers import Servers, servers_of
+from mx_rec.stock.savers import renewable_savers, without_savers
+from mx_rec.stock.servers import HERE, Servers, servers_of
 from mx_rec.stock.undo import undone_by_error
+from mx_rec.tensorflow.graph_def import serialized
 
 
 class Decision(NamedTuple):
@@ -28,6 +30,7 @@ class Decision(NamedTuple):
         optimizer: Of the table's updates; "" without any.
         slots: Names of the optimizer's slots.
         bytes: What the variable and its slots take as variables.
+        row_dtype: As what its table keeps the rows.
         reason: Why it is a table, or stays.
     """
 
@@ -37,6 +40,7 @@ class Decision(NamedTuple):
     optimizer: str
     slots: List[str]
     bytes: int
+    row_dtype: str
     reason: str
 
 
@@ -59,7 +63,7 @@ def _note(chosen: List[StockVariable]) -> None:
         floats = int(np.prod(plan.shape, dtype=np.int64)) * (1 + len(plan.slots))
         _decided[plan.name] = Decision(
             plan.name, list(plan.shape), plan.table if plan.converts else "", plan.kind,
-            [slot.name for slot in plan.slots], 4 * floats, plan.reason)
+            [slot.name for slot in plan.slots], 4 * floats, plan.row_dtype, plan.reason)
 
 
 def convert_graph(graph: tf.Graph, trains: bool,
@@ -102,12 +106,31 @@ def convert_graph(graph: tf.Graph, trains: bool,
         warn_once("stock_tables: all variables stay TensorFlow's: the job has parameter servers, "
                   "whose tables do not support %s.", _refused_on_servers(options))
         return []
-    with making_many(), undone_by_error(graph, graph.as_graph_def()):
+    with making_many(), undone_by_error(graph, serialized(graph)):
         plans = convert(graph, options, trains, known, only_known, dense, histories, servers)
     _tell(graph, options, plans, servers)
     if trains:
         _warn_of_savers(graph, options, plans)
     return plans
+
+
+def convert_seen(graph: tf.Graph, begin_anew: Callable[[], None]) -> None:
+    """Converts a graph that a session has run, which then has to begin anew.
+
+    Args:
+        graph: The graph, which trains.
+        begin_anew: Called before, if any of its variables becomes a table.
+    """
+    options, savers = options_of_process(), renewable_savers(graph)
+    plans = plan_variables(without_savers(graph.as_graph_def(), savers), options, True,
+                           saved=saved_places(graph), was_run=True)
+    if any(plan.converts for plan in plans) and not _has_strategy(graph) \
+            and not servers_of(graph).devices:
+        begin_anew()
+        graph_state(graph).was_run = True
+        convert_graph(graph, True)
+    else:
+        _tell(graph, options, [plan._replace(converts=False) for plan in plans], HERE)
 
 
 def has_candidates(graph: tf.Graph, options: StockTables) -> bool:
@@ -215,4 +238,5 @@ def options_of_process() -> Any:
     return None if instance is None else instance.stock_tables
 
 
-__all__ = ["Decision", "convert_graph", "decisions", "has_candidates", "options_of_process"]
+__all__ = ["Decision", "convert_graph", "convert_seen", "decisions", "has_candidates",
+           "options_of_process"]

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from mx_rec.checkpoint.remote import is_remote
+from mx_rec.core.rows import FLOAT32
 from mx_rec.stock.convert import make_table
 from mx_rec.stock.dense import fill, make_filling
 
@@ -60,7 +61,8 @@ def tables_on_disk(found: Sequence[Any], checkpoint: str,
 
 def _write(parts: List[Any], read: Callable[[Any], List[np.ndarray]], path: str) -> None:
     """Saves a table that has the rows of the parts of a variable."""
-    plan = parts[0].plan
+    # It has what the variables have, and a load converts it.
+    plan = parts[0].plan._replace(row_dtype=FLOAT32)
     with tf.Graph().as_default() as graph:
         table = make_table(plan)
         filling = make_filling(table, plan.dim, plan.slots)

@@ -23,12 +23,12 @@ _OURS = "_mx_rec_"
 
 
 @contextlib.contextmanager
-def undone_by_error(graph: tf.Graph, definition: graph_pb2.GraphDef) -> Iterator[None]:
+def undone_by_error(graph: tf.Graph, definition: bytes) -> Iterator[None]:
     """A context in which a graph is changed; an error leaves the graph as it was before.
 
     Args:
         graph: The graph.
-        definition: Its GraphDef.
+        definition: Its serialized GraphDef.
     """
     before = _Before(graph, definition)
     try:
@@ -43,10 +43,10 @@ class _Before:
 
     Args:
         graph: The graph.
-        definition: Its GraphDef.
+        definition: Its serialized GraphDef.
     """
 
-    def __init__(self, graph: tf.Graph, definition: graph_pb2.GraphDef) -> None:
+    def __init__(self, graph: tf.Graph, definition: bytes) -> None:
         self._graph = graph
         self._definition = definition
         self._collections = {key: list(graph.get_collection_ref(key))
@@ -69,12 +69,13 @@ class _Before:
         """Makes the graph what it was."""
         # pylint: disable=protected-access
         graph, state = self._graph, graph_state(self._graph)
+        nodes = graph_pb2.GraphDef.FromString(self._definition).node
         operations = graph.get_operations()
-        made = operations[len(self._definition.node):]
-        operations = operations[:len(self._definition.node)]
+        made = operations[len(nodes):]
+        operations = operations[:len(nodes)]
         now = [[tensor.name for tensor in op.inputs] for op in operations]
         take_back(operations)
-        for op, node, names in zip(operations, self._definition.node, now):
+        for op, node, names in zip(operations, nodes, now):
             waits = [source[1:] for source in node.input if source.startswith("^")]
             for position, name in enumerate(names):
                 source = node.input[position]

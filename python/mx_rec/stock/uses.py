@@ -19,6 +19,10 @@ SUMMARIES = frozenset(("ScalarSummary", "HistogramSummary", "MergeSummary", "Ten
 _DENSE_UPDATE = re.compile(r"(Resource)?Apply[A-Z]")
 _ASSIGNS = re.compile(r"Assign(Add|Sub)?(VariableOp)?$")
 _SAME = ("Identity",)
+# The names of what restores the values with which tf.train.init_from_checkpoint starts variables.
+_STARTS = re.compile(r"(^|/)checkpoint_initializer(_[0-9]+)?$")
+# How the names of values end in the checkpoints of tf.train.Checkpoint.
+_OF_OBJECTS = b"/.ATTRIBUTES/VARIABLE_VALUE"
 _CONTROL_FLOW = ("RefSwitch", "RefEnter", "Enter", "Switch", "If", "StatelessIf", "Case",
                  "StatelessCase", "While", "StatelessWhile")
 _GATHERS = ("Gather", "GatherV2", "ResourceGather")
@@ -32,8 +36,9 @@ class Uses:
     """What a graph does with one variable, gathered use by use."""
 
     def __init__(self, nodes: Nodes, variable: Any, adam: Sequence[AdamStep] = (),
-                 dense: DenseUpdates = DenseUpdates()) -> None:
+                 dense: DenseUpdates = DenseUpdates(), was_run: bool = False) -> None:
         self.nodes = nodes
+        self.was_run = was_run
         self.adam = adam
         self.dense = dense
         known = {name for one in adam for name in one.inner}.union(dense.inner)
@@ -45,8 +50,10 @@ class Uses:
         self.states = []  # type: List[Any]
         self.updates = []  # type: List[Tuple[Any, int]]
         self.assigns = []  # type: List[Any]
+        self.starts = []  # type: List[Any]
         self.savers = []  # type: List[Any]
         self.changes = []  # type: List[Any]
+        self.slot_changes = []  # type: List[Any]
         self.is_in_branches = False
         self.pivots = []  # type: List[Any]
         self.zeros = []  # type: List[Any]
@@ -62,7 +69,11 @@ class Uses:
         if forms.form_of(kind) is not None:
             self.updates.append((node, use.position))
         elif kind in ("Assign", "AssignVariableOp") and use.position == 0:
-            (self.savers if self._is_restored(node) else self.assigns).append(node)
+            restores = self._restores(node)
+            if restores is not None and _STARTS.search(restores.name):
+                self.starts.append(node)
+            (self.assigns if restores is None or node in self.starts
+             else self.changes if self._is_by_objects(restores) else self.savers).append(node)
         elif kind in ("ScatterUpdate", "ResourceScatterUpdate") and use.position == 0 \
                 and not self.nodes.all_uses(node):
             self.changes.append(node)
@@ -137,7 +148,7 @@ class Uses:
             self._gather(node)
         elif kind == "Shape":
             self.shapes.append(node)
-        elif kind == "SaveV2":
+        elif kind == "SaveV2" and not (read is not None and self._is_by_objects(node)):
             self.savers.append(node)
         elif kind == "Switch" and use.position == 0 and read is not None:
             self._of_branch(node, read)
@@ -167,12 +178,22 @@ class Uses:
         found = [one.step for one in self.adam] + list(self.dense.steps)
         return found + [forms.step_of(self.nodes, update) for update, _ in self.updates]
 
-    def _is_restored(self, assign: Any) -> bool:
-        """Whether an assignment's value comes out of a checkpoint, as a Saver makes it."""
+    def _restores(self, assign: Any) -> Any:
+        """Returns the op by which an assignment's value comes out of a checkpoint, or None."""
         node, _ = self.nodes.source(assign.name, 1)
         while node is not None and node.op == "Identity":
             node, _ = self.nodes.source(node.name, 0)
-        return node is not None and node.op == "RestoreV2"
+        return node if node is not None and node.op == "RestoreV2" else None
+
+    def _is_by_objects(self, node: Any) -> bool:
+        """Whether tf.train.Checkpoint or a model of Keras saves or restores by an op.
+
+        Theirs work on all rows, as ops do that are made later, where a session has run them.
+        """
+        names, _ = self.nodes.source(node.name, 1)
+        return self.was_run and names is not None and names.op == "Const" and any(
+            name.endswith(_OF_OBJECTS) for name in tf.make_ndarray(
+                names.attr["value"].tensor).ravel())
 
 
 def check_reads(uses: Uses) -> None:
@@ -183,6 +204,8 @@ def check_reads(uses: Uses) -> None:
     """
     refused = []  # type: List[Tuple[bool, str]]
     for node in uses.whole:
+        if node.op == "SaveV2":
+            continue
         readers = uses.nodes.downstream([node]).values()
         ends = [one for one in readers if not uses.nodes.all_uses(one)
                 and one.op not in SUMMARIES and not is_idle(one)]

@@ -20,11 +20,13 @@ import tensorflow as tf
 from mx_rec.base.log import logger
 from mx_rec.checkpoint import tables
 from mx_rec.checkpoint.chains import chain_of
+from mx_rec.core.rows import FLOAT32
 from mx_rec.edits.wiring import forget_variables, replace_waiting
 from mx_rec.ops import library
 from mx_rec.stock.admission import RowRules, SavedHistory, started_clock
 from mx_rec.stock.analysis import plan_variables, product, table_name
-from mx_rec.stock.checkpoints import history_of, initial_rows, saved_rows, write_checkpoint
+from mx_rec.stock.checkpoints import (expect_conversion, history_of, initial_rows, row_dtype_of,
+                                      saved_rows, write_checkpoint)
 from mx_rec.stock.convert import ConvertedVariable, converted, saved_places, saved_slices
 from mx_rec.stock.dense import start_with_values
 from mx_rec.stock.options import StockTables
@@ -131,12 +133,14 @@ class _Start(NamedTuple):
         slots: The slots to load from it.
         values: The values of the variable, as "", and of slots by name.
         source: The checkpoint.
+        row_dtype: As what it has the rows that are values.
     """
 
     path: Optional[str]
     slots: List[str]
     values: Dict[str, tf.Tensor]
     source: str
+    row_dtype: str = FLOAT32
 
 
 # Before the conversion -----------------------------------------------------------------------
@@ -271,7 +275,8 @@ class VariableStarts:
         if written:
             prefix = self._write(source, written)
             self._set(source, lambda: self._run(source, prefix, [
-                group for one in written.values() for group in one.groups.values()], groups))
+                group for one in written.values() for group in one.groups.values()], groups),
+                      {name: row_dtype_of(one.saved.described[0]) for name, one in written.items()})
         for one in loads.values():
             self._load(source, one)
 
@@ -352,8 +357,11 @@ class VariableStarts:
         self._stock(checkpoint, [part for group in groups for part in group.parts],
                     settings(source.vocabulary), settings(source.previous))
 
-    def _set(self, source: Any, run: Callable[[], None]) -> None:
+    def _set(self, source: Any, run: Callable[[], None],
+             row_dtypes: Optional[Dict[str, str]] = None) -> None:
         """Runs TensorFlow's warm start, and takes what it would set of variables that are tables.
+
+        `row_dtypes` is as what the source has the rows of those that are tables there, by name.
         """
         objects = {variable.op.name: variable for one in converted(self._graph)
                    for values in one.objects.values() for variable in values}
@@ -371,14 +379,15 @@ class VariableStarts:
             values.setdefault(one.plan.name, {})[slot] = made.inputs[1]
         for name, found in values.items():
             old = self._starts.get(name)
+            row_dtype = (row_dtypes or {}).get(self._by_part[name][0].saved.name, FLOAT32)
             if "" not in found and old is not None:
                 if old.path is not None:
                     raise ValueError(
                         "the variable {!r} cannot start with the rows of {} and the slots {} of "
                         "{}: let both come from one checkpoint.".format(
                             name, old.source, ", ".join(sorted(found)), source.checkpoint))
-                found = dict(old.values, **found)
-            self._starts[name] = _Start(None, [], found, source.checkpoint)
+                found, row_dtype = dict(old.values, **found), old.row_dtype
+            self._starts[name] = _Start(None, [], found, source.checkpoint, row_dtype)
 
     def _refuse_other_ids(self, source: Any, groups: Sequence[_Group]) -> None:
         """Refuses variables as rows of tables by ids that are not theirs."""
@@ -464,6 +473,9 @@ class VariableStarts:
         time is in memory."""
         values = dict(start.values)
         rows = values.pop("", None)
+        saved = rows is not None and start.row_dtype != one.plan.row_dtype
+        if saved:
+            expect_conversion(one, start.source)
         for value in start.values.values():
             for op in _readers_of(value.op):
                 op._add_control_inputs(after)  # pylint: disable=protected-access
@@ -471,7 +483,7 @@ class VariableStarts:
                     "training goes on from a checkpoint.", one.table.table_name,
                     one.plan.shape[0], one.saved.name,
                     " and the slots " + ", ".join(sorted(values)) if values else "", start.source)
-        return start_with_values(one, rules, rows, values)
+        return start_with_values(one, rules, rows, values, saved)
 
 
 def _load_op(one: ConvertedVariable, start: _Start) -> tf.Operation:

@@ -4,7 +4,10 @@ All other modules take them from here. Names that every version has in one place
 others tell since when they are where.
 """
 
+import operator
 from typing import Any
+
+import tensorflow as tf
 
 from mx_rec.tensorflow.versions import IS_1, Absent, find
 
@@ -52,6 +55,11 @@ RefVariable = find("copies of variables", ((2, 12), _P + "ops.ref_variable:RefVa
                    (_SINCE_1, _P + "ops.variables:RefVariable"))
 c_api = find("graph modification", ((2, 0), _P + "client.pywrap_tf_session"),
              (_SINCE_1, _P + "pywrap_tensorflow"))
+
+# The version of the graph of a session, a number that grows with the graph. Without the lock that
+# `Graph.version` takes in a 1.x: reading a number needs none.
+version_for = operator.attrgetter(
+    "_graph._version" if hasattr(tf.Graph(), "_version") else "_graph.version")
 
 if isinstance(RefVariable, Absent):
     RefVariable = type("NoRefVariable", (), {})

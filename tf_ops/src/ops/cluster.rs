@@ -7,7 +7,7 @@ use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, HoldBuffers, Input, OpKernel, Output};
 use crate::threads::pool;
 use mx_rec_kernels::{
-    check_parts, rows_of_part, stitch, Error, Result, SplitKeys, Splitter, StitchTo,
+    check_parts, rows_of_part, stitch, Error, Result, RowDtype, SplitKeys, Splitter, StitchTo,
 };
 use std::ops::Range;
 
@@ -329,6 +329,32 @@ fn vectors(context: &Context, lists: impl Iterator<Item = Vec<i64>>) -> Result<V
 /// Rows of parts to embeddings.
 pub(crate) struct Stitch {
     members: usize,
+    packed: bool,
+}
+
+impl Stitch {
+    /// As what the rows of each member were sent.
+    fn row_dtypes(&self, context: &Context) -> Result<Vec<RowDtype>> {
+        if !self.packed {
+            return Ok(vec![RowDtype::Float32; self.members]);
+        }
+        let numbers = context.tensor(4 * self.members, 4)?;
+        let numbers = numbers.values::<i32>()?;
+        if numbers.len() != self.members {
+            return Err(
+                Error::invalid("row_dtypes must have a number for each member")
+                    .with("row_dtypes", numbers.len())
+                    .with("members", self.members),
+            );
+        }
+        let dtypes = numbers.iter().map(|&number| match number {
+            0 => Ok(RowDtype::Float32),
+            1 => Ok(RowDtype::Bfloat16),
+            2 => Ok(RowDtype::Float16),
+            _ => Err(Error::invalid("row_dtypes must be 0 to 2").with("row_dtypes", number)),
+        });
+        dtypes.collect()
+    }
 }
 
 impl OpKernel for Stitch {
@@ -348,6 +374,13 @@ impl OpKernel for Stitch {
             COUNTS,
             PLACES,
             Arg {
+                name: "row_dtypes",
+                dtype: "P * int32",
+                shape: "P times (n)",
+                doc: "As what each member's rows were sent: 0 for float32, 1 for bfloat16, 2 for \
+                      float16.",
+            },
+            Arg {
                 name: "rows",
                 dtype: "float",
                 shape: "(f)",
@@ -360,23 +393,36 @@ impl OpKernel for Stitch {
             shape: "N times (s..., dim)",
             doc: "For each member a row for each id; zeros for -1.",
         }],
-        attrs: &[MEMBERS],
-        errors: "`INVALID_ARGUMENT` for keys or rows that are not as many as the counts say, and \
-                 for a place that is none.",
+        attrs: &[
+            MEMBERS,
+            Attr {
+                spec: "P: int >= 0 = 0",
+                doc: "1 if MxRecPull is `packed`; 0: all rows are float32.",
+            },
+        ],
+        errors:
+            "`INVALID_ARGUMENT` for keys or rows that are not as many as the counts say, for a \
+                 place that is none and for a number that is no type.",
         stateful: false,
         differentiable: true,
     };
 
     fn create(construction: &Construction) -> Result<Self> {
         let members = members(construction)?;
-        Ok(Self { members })
+        let packed = match construction.int("P")? {
+            0 => false,
+            1 => true,
+            other => return Err(Error::invalid("P must be 0 or 1").with("P", other)),
+        };
+        Ok(Self { members, packed })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
         let list = |arg| list(context, arg, self.members);
         let (variables, keys) = (list(0)?, list(1)?);
         let (counts, places) = (list(2)?, list(3)?);
-        let rows = context.tensor(4 * self.members, 4)?;
+        let dtypes = self.row_dtypes(context)?;
+        let rows = context.tensor(4 * self.members + usize::from(self.packed), 5)?;
         let mut outputs = Vec::with_capacity(self.members);
         for (variable, places) in variables.iter().zip(&places) {
             expect_rank(variable, 2)?;
@@ -396,10 +442,11 @@ impl OpKernel for Stitch {
             }
         }
         let mut lookups = Vec::with_capacity(self.members);
-        let inputs = variables.iter().zip(&counts).zip(&places);
-        for (((variable, counts), places), out) in inputs.zip(&mut outputs) {
+        let inputs = variables.iter().zip(&counts).zip(&places).zip(dtypes);
+        for ((((variable, counts), places), dtype), out) in inputs.zip(&mut outputs) {
             lookups.push(StitchTo {
                 dim: variable.dim(1) as usize,
+                dtype,
                 counts: counts.values::<i64>()?,
                 places: places.values::<i32>()?,
                 out: out.values(),

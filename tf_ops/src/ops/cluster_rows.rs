@@ -11,8 +11,8 @@ use crate::tables::{Member, Part};
 use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{
-    Absent, Error, Ids, IdsOf, KeyGradients, KeysOf, Kind, Lease, Optimizer, Partition, Result,
-    RowsOf, Table,
+    pack_rows, Absent, Error, Ids, IdsOf, KeyGradients, KeysOf, Kind, Lease, Optimizer, Partition,
+    Result, RowDtype, RowsOf, Table,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -152,6 +152,7 @@ pub(crate) struct Pull {
     parts: Parts,
     create: Create,
     requests: u32,
+    packed: bool,
     members: Members,
 }
 
@@ -167,7 +168,9 @@ impl OpKernel for Pull {
                 shape: "(f)",
                 doc: "Of the first part the rows of the first member, then those of the second, \
                       and so on; then those of the second part. Behind them those of the next \
-                      request.",
+                      request. With `packed` the bits of two values are one float of a row whose \
+                      table has 2 bytes a value: the first half of the columns, rounded up, in the \
+                      lower halves of the words, the others in the upper ones.",
             },
             BIRTHS,
         ],
@@ -184,6 +187,10 @@ impl OpKernel for Pull {
             Attr {
                 spec: "requests: int >= 1 = 1",
                 doc: "How many requests `request` has, one behind the other.",
+            },
+            Attr {
+                spec: "packed: int = 0",
+                doc: "1: rows of 2 bytes a value are sent as such; 0: all are sent as floats.",
             },
         ],
         errors:
@@ -208,6 +215,7 @@ impl OpKernel for Pull {
             parts: Parts::of(construction)?,
             create,
             requests: natural(construction, "requests")?,
+            packed: construction.int("packed")? != 0,
             members: Members::default(),
         })
     }
@@ -224,18 +232,34 @@ impl OpKernel for Pull {
         let parts: Vec<Arc<Part>> = parts.iter().cycle().take(keys.len()).cloned().collect();
         let tables = members.len() / self.parts.0.len().max(1);
         let mut births = context.allocate::<i32>(&request.dims())?;
-        let sizes: Vec<usize> = parts
-            .iter()
-            .zip(&keys)
-            .map(|(part, keys)| part.table.dim() * keys.len())
+        let pairs = || parts.iter().zip(&keys);
+        let sizes: Vec<usize> = pairs()
+            .map(|(part, keys)| self.dtype(part).words(part.table.dim()) * keys.len())
             .collect();
         let mut rows = context.allocate::<f32>(&[sizes.iter().sum::<usize>() as i64])?;
         let mut rest = rows.values();
-        let mut outs = Vec::with_capacity(parts.len());
+        let mut sent = Vec::with_capacity(parts.len());
         for size in sizes {
             let (front, behind) = rest.split_at_mut_checked(size).unwrap_or_default();
-            outs.push(front);
+            sent.push(front);
             rest = behind;
+        }
+        // Rows that are sent in other words than floats are read first.
+        let is_packed = |part: &Part| self.dtype(part) != RowDtype::Float32;
+        let floats = pairs().filter(|(part, _)| is_packed(part));
+        let floats = floats.map(|(part, keys)| vec![0.0; part.table.dim() * keys.len()]);
+        let mut floats: Vec<Vec<f32>> = floats.collect();
+        let mut read = floats.iter_mut();
+        let mut packed = Vec::new();
+        let mut outs = Vec::with_capacity(parts.len());
+        for (part, sent) in parts.iter().zip(sent) {
+            match is_packed(part).then(|| read.next()).flatten() {
+                None => outs.push(sent),
+                Some(floats) => {
+                    outs.push(floats);
+                    packed.push((part, sent));
+                }
+            }
         }
         let known = if matches!(self.create, Create::All | Create::Admitted) {
             Some(read_new(
@@ -260,6 +284,9 @@ impl OpKernel for Pull {
             Table::find_many(pool()?, &group, outs)?;
             None
         };
+        for ((part, sent), floats) in packed.into_iter().zip(&floats) {
+            pack_rows(pool()?, self.dtype(part), part.table.dim(), floats, sent)?;
+        }
         let mut rest = births.values();
         for (at, parts) in parts.chunks(tables.max(1)).enumerate() {
             let contents: Vec<i32> = parts.iter().map(|part| part.content).collect();
@@ -272,6 +299,16 @@ impl OpKernel for Pull {
         }
         context.set(0, rows)?;
         context.set(1, births)
+    }
+}
+
+impl Pull {
+    /// As what rows of a table are sent.
+    fn dtype(&self, part: &Part) -> RowDtype {
+        match self.packed {
+            true => part.table.config().row_storage.dtype,
+            false => RowDtype::Float32,
+        }
     }
 }
 

@@ -200,6 +200,7 @@ impl OpKernel for ReadRows {
 /// Fields of rows to the table.
 pub(crate) struct WriteRows {
     fields: usize,
+    sets: bool,
 }
 
 impl OpKernel for WriteRows {
@@ -238,7 +239,14 @@ impl OpKernel for WriteRows {
             shape: "()",
             doc: "Rows that were written; rows of padding_keys are not.",
         }],
-        attrs: &[COUNT],
+        attrs: &[
+            COUNT,
+            Attr {
+                spec: "sets: int = 0",
+                doc: "Whether the new values are given, not what an update has made of the row: \
+                      embeddings of 2 bytes a value are rounded to the nearest.",
+            },
+        ],
         errors: ERRORS,
         stateful: true,
         differentiable: false,
@@ -246,7 +254,8 @@ impl OpKernel for WriteRows {
 
     fn create(construction: &Construction) -> Result<Self> {
         let fields = count(construction)?;
-        Ok(Self { fields })
+        let sets = construction.int("sets")? != 0;
+        Ok(Self { fields, sets })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
@@ -272,7 +281,12 @@ impl OpKernel for WriteRows {
                     new: new.values::<f32>()?,
                 });
             }
-            let updated = table.write_fields(pool()?, rows.values::<i64>()?, &updates)?;
+            let (pool, rows) = (pool()?, rows.values::<i64>()?);
+            let updated = if self.sets {
+                table.set_fields(pool, rows, &updates)?
+            } else {
+                table.write_fields(pool, rows, &updates)?
+            };
             context.set_scalar(0, updated as i64)
         })
     }

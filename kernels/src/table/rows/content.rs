@@ -2,11 +2,10 @@
 
 use crate::halves::Unusual;
 use crate::index::Index;
-use crate::stores::{no_frames, RowPart, Store, Waiting};
+use crate::stores::{no_frames, HalfRows, RowPart, Store, Waiting};
 use crate::sync::{RwLock, RwLockReadGuard};
 use crate::table::rows::changes::Changes;
 use crate::table::rows::free_rows::FreeRows;
-use crate::table::rows::half_rows::HalfRows;
 use crate::table::rows::layout::Layout;
 use crate::table::rows::offset::{Births, Unfit, MAX_ROWS};
 use crate::{Decay, Error, Kind, Pool, Result, SlotSpec, TableConfig, PADDING};
@@ -386,18 +385,7 @@ impl Content {
     /// `ResourceExhausted`; `InvalidArgument` for a slot that the rows have with a float for each
     /// column where one for the row is wanted, or the other way round, and for an optimizer with a
     /// `decay` if embeddings have 2 bytes a value. Nothing changed.
-    pub(crate) fn slots_for(
-        &mut self,
-        wanted: &[SlotSpec],
-        decay: Option<Decay>,
-    ) -> Result<Vec<usize>> {
-        if self.halves.is_some() && decay.is_some() {
-            return Err(Error::invalid(
-                "an optimizer that changes rows without a gradient cannot update rows of 2 bytes a \
-                 value: use lazy_adam or rowwise_adam, or row_dtype=\"float32\"",
-            )
-            .with("row_dtype", self.layout.dtype));
-        }
+    pub(crate) fn slots_for(&mut self, wanted: &[SlotSpec]) -> Result<Vec<usize>> {
         let known = self.slots.len();
         let mut slots = self.slots.clone();
         let mut changed = false;
@@ -468,7 +456,7 @@ impl Content {
                     Some(waiting) if goes_on => waiting.begin(decay),
                     _ => {
                         self.catch_up_on_disk(pool)?;
-                        let size = (self.layout.dim, rows);
+                        let size = (self.layout.words(), self.layout.dim, rows);
                         let waiting = Waiting::new(decay, starts, size, &self.frozen)?;
                         self.waiting = Some(Box::new(waiting));
                     }
@@ -484,6 +472,7 @@ impl Content {
             return;
         };
         let (rows, free_rows) = (self.store.rows(), &self.free_rows);
+        let halves = self.halves.as_deref();
         let parts = self.store.split(pool.parts(rows, LEAST));
         pool.each(parts, |mut part| {
             for number in (0..rows as u32).filter(|&row| !free_rows.contains(row)) {
@@ -493,7 +482,7 @@ impl Content {
                 let Some(row) = part.row_mut(number) else {
                     continue;
                 };
-                waiting.catch_up(number, row);
+                waiting.catch_up(number, row, halves);
                 waiting.note(number, 0);
             }
         });
@@ -509,7 +498,9 @@ impl Content {
     /// Brings the rows on disk to the state after the last step. Those in memory have caught up.
     fn catch_up_on_disk(&mut self, pool: &Pool) -> Result<()> {
         match (self.store.tiered_mut(), &self.waiting) {
-            (Some(tiered), Some(waiting)) => tiered.catch_up_on_disk(pool, waiting),
+            (Some(tiered), Some(waiting)) => {
+                tiered.catch_up_on_disk(pool, waiting, self.halves.as_deref())
+            }
             _ => Ok(()),
         }
     }

@@ -7,7 +7,6 @@ pub(super) mod crowding;
 pub(super) mod fingerprint;
 pub(super) mod flight;
 pub(super) mod free_rows;
-pub(super) mod half_rows;
 pub(super) mod key_map;
 pub(super) mod layout;
 pub(super) mod offset;

@@ -5,15 +5,14 @@ use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
 use crate::mem::{rows_ahead, LINE, NONE};
 use crate::pool::ranges;
-use crate::stores::{Part, RowPart, Waiting};
+use crate::stores::{HalfRows, Part, RowPart, Waiting};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::table::disk::expect_all;
 use crate::table::engine::{zeros, LockedIndex};
 use crate::table::rows::content::Content;
-use crate::table::rows::half_rows::HalfRows;
 use crate::table::rows::offset::Unfit;
 use crate::table::{LookupGradients, Table, Target};
-use crate::{Columns, Error, Ids, Pool, Result, Rounding, RowOptimizer};
+use crate::{Columns, Error, Ids, Pool, Result, Rounding, RowDtype, RowOptimizer};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -124,12 +123,50 @@ impl Table {
     /// `InvalidArgument` for a wrong length, `ResourceExhausted` over the budget; a failed call
     /// changes nothing.
     pub fn assign(&self, pool: &Pool, ids: Ids<'_>, rows: &[f32]) -> Result<()> {
+        self.assign_as(pool, ids, rows, Rounding::Nearest)
+    }
+
+    /// [`Table::assign`] of the rows of a variable of a checkpoint, which a table of another
+    /// `row_dtype` rounds as it does those of a table: as its conversion says.
+    ///
+    /// # Errors
+    /// As [`Table::assign`], and `InvalidArgument` if the table has none.
+    pub fn assign_saved(&self, pool: &Pool, ids: Ids<'_>, rows: &[f32]) -> Result<()> {
+        let storage = self.config().row_storage;
+        let rounding = match storage.dtype {
+            RowDtype::Float32 => Rounding::Nearest,
+            _ => self.conversion_of(RowDtype::Float32)?,
+        };
+        self.assign_as(pool, ids, rows, rounding)
+    }
+
+    /// How embeddings of a checkpoint, of another type than the table's, are rounded.
+    pub(crate) fn conversion_of(&self, saved: RowDtype) -> Result<Rounding> {
+        let storage = self.config().row_storage;
+        storage.conversion.ok_or_else(|| {
+            Error::invalid(
+                "the checkpoint has rows of another type than the table: \
+                 row_conversion=\"nearest\" or \"stochastic\" of create_table or StockTables \
+                 converts them",
+            )
+            .with("table", &self.config().name)
+            .with("checkpoint_row_dtype", saved)
+            .with("row_dtype", storage.dtype)
+        })
+    }
+
+    fn assign_as(&self, pool: &Pool, ids: Ids<'_>, rows: &[f32], rounding: Rounding) -> Result<()> {
         self.floats("rows", rows.len(), ids.len())?;
         let verb = |index: LockedIndex<'_>, offsets: Vec<i64>, inverse: &[i32]| {
             let mut content = self.content().write();
             drop(index);
             expect_all(&content, &offsets)?;
-            self.overwrite(pool, &mut content, (ids, &offsets, inverse), rows)
+            self.overwrite(
+                pool,
+                &mut content,
+                (ids, &offsets, inverse),
+                (rows, rounding),
+            )
         };
         self.resolve_with_rows(pool, ids, None, &mut vec![0; ids.len()], zeros, verb)
     }
@@ -140,7 +177,7 @@ impl Table {
         pool: &Pool,
         content: &mut Content,
         (ids, offsets, inverse): (Ids<'_>, &[i64], &[i32]),
-        rows: &[f32],
+        (rows, rounding): (&[f32], Rounding),
     ) -> Result<()> {
         let dim = self.dim();
         let offset = |at: usize| offsets.get(inverse[at] as usize).copied().unwrap_or(-1);
@@ -161,7 +198,7 @@ impl Table {
                             None => row[..dim].copy_from_slice(values),
                             Some(halves) => {
                                 let key = ids.get(position as usize);
-                                halves.set(Rounding::Nearest, key, values, row);
+                                halves.set(rounding, key, values, row);
                             }
                         }
                         reset_slots(row);
@@ -270,7 +307,7 @@ impl Table {
         optimizer: &dyn RowOptimizer,
     ) -> Result<u64> {
         let starts = content
-            .slots_for(&optimizer.slots(), optimizer.decay())
+            .slots_for(&optimizer.slots())
             .map_err(|error| error.with("table", &self.config().name))?;
         let decay = optimizer.decay();
         content
@@ -315,7 +352,8 @@ impl Table {
             updated.fetch_add(count, Ordering::Relaxed);
         });
         if let (Some(waiting), Some(decay)) = (&mut content.waiting, decay) {
-            waiting.push(decay.lr);
+            let update = content.halves.as_ref().map_or(0, |halves| halves.updates());
+            waiting.push(decay.lr, update);
         }
         dealt.note(content);
         Ok(updated.into_inner())
@@ -477,7 +515,7 @@ impl<G: Gradients> Job<'_, G> {
                 grad = &sum;
             }
             if let Some(waiting) = self.waiting {
-                waiting.catch_up(of_row, row);
+                waiting.catch_up(of_row, row, self.halves);
                 waiting.note(of_row, self.steps);
             }
             match &mut halves {

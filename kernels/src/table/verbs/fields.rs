@@ -93,7 +93,8 @@ impl BatchRows<'_> {
                     continue;
                 };
                 if let Some(waiting) = &self.content.waiting {
-                    row = waiting.caught_up(number, row, &mut now);
+                    let halves = self.content.halves.as_deref();
+                    row = waiting.caught_up(number, row, halves, &mut now);
                 }
                 match halves {
                     Some(halves) => halves.read(row, out),
@@ -176,6 +177,30 @@ impl Table {
         offsets: &[i64],
         fields: &[FieldUpdate<'_>],
     ) -> Result<u64> {
+        self.put_fields(pool, offsets, fields, false)
+    }
+
+    /// [`Table::write_fields`] of values that are given, and not what an update makes of a row: a
+    /// `row_dtype` of 2 bytes gets the nearest ones.
+    ///
+    /// # Errors
+    /// As [`Table::write_fields`].
+    pub fn set_fields(
+        &self,
+        pool: &Pool,
+        offsets: &[i64],
+        fields: &[FieldUpdate<'_>],
+    ) -> Result<u64> {
+        self.put_fields(pool, offsets, fields, true)
+    }
+
+    fn put_fields(
+        &self,
+        pool: &Pool,
+        offsets: &[i64],
+        fields: &[FieldUpdate<'_>],
+        are_given: bool,
+    ) -> Result<u64> {
         let (n, dim) = (offsets.len(), self.dim());
         for update in fields {
             self.floats("old", update.old.len(), n)?;
@@ -192,7 +217,7 @@ impl Table {
             })
             .collect();
         let mut slots = content
-            .slots_for(&slots, None)
+            .slots_for(&slots)
             .map_err(|error| error.with("table", &self.config().name))?
             .into_iter();
         let starts: Vec<usize> = fields
@@ -203,7 +228,7 @@ impl Table {
             })
             .collect();
         content.begin_step(pool, None, &[])?;
-        if let Some(halves) = &mut content.halves {
+        if let Some(halves) = content.halves.as_mut().filter(|_| !are_given) {
             halves.set_updates(halves.updates() + 1);
         }
         self.keys()
@@ -229,7 +254,7 @@ impl Table {
                         continue;
                     };
                     if let Some(waiting) = waiting {
-                        waiting.catch_up(number, row);
+                        waiting.catch_up(number, row, halves);
                         waiting.note(number, 0);
                     }
                     let at = position as usize * dim;
@@ -239,7 +264,11 @@ impl Table {
                             Some(halves) => {
                                 halves.read(row, &mut floats);
                                 merge(&mut floats, old, new);
-                                halves.write(number, &floats, row);
+                                if are_given {
+                                    halves.set_nearest(&floats, row);
+                                } else {
+                                    halves.write(number, &floats, row);
+                                }
                             }
                             None => merge(&mut row[start..start + dim], old, new),
                         }

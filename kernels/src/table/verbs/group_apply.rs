@@ -284,7 +284,7 @@ fn update_all(
     failure.check()?;
     let slots = optimizer.slots();
     for (table, content) in tables.iter().zip(&mut contents) {
-        let starts = content.slots_for(&slots, optimizer.decay());
+        let starts = content.slots_for(&slots);
         starts
             .and_then(|starts| content.begin_step(pool, optimizer.decay(), &starts))
             .map_err(|error| error.with("table", &table.config().name))?;

@@ -169,13 +169,12 @@ impl Table {
             let mut names = wanted.iter().map(|slot| &slot.name);
             names.all(|name| slots.iter().any(|slot| slot.name == *name))
         };
-        let is_half = self.config().row_storage.dtype.half().is_some();
-        let waits = decay.is_some() && (self.has_tier() || is_half);
+        let waits = decay.is_some() && self.has_tier();
         if !waits && has(&self.content().read().slots) {
             return Ok(());
         }
         let mut content = self.content().write();
-        let starts = content.slots_for(&wanted, decay);
+        let starts = content.slots_for(&wanted);
         starts
             .and_then(|starts| content.begin_step(pool, decay, &starts))
             .map_err(|error| error.with("table", &self.config().name))

@@ -96,7 +96,8 @@ impl Snapshot<'_> {
             for (at, want) in wants.iter().enumerate() {
                 if self.index.row(keys[at]) == want.row {
                     if let Some(waiting) = &self.content.waiting {
-                        waiting.catch_up(want.row, &mut floats[at * width..(at + 1) * width]);
+                        let (row, halves) = (want.row, self.content.halves.as_deref());
+                        waiting.catch_up(row, &mut floats[at * width..(at + 1) * width], halves);
                     }
                     keys[used] = keys[at];
                     floats.copy_within(at * width..(at + 1) * width, used * width);
@@ -248,7 +249,7 @@ impl Snapshot<'_> {
                 continue;
             };
             if let Some(waiting) = &self.content.waiting {
-                row = waiting.caught_up(number, row, &mut now);
+                row = waiting.caught_up(number, row, self.content.halves.as_deref(), &mut now);
             }
             f(key, row)?;
         }

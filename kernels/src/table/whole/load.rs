@@ -4,9 +4,8 @@
 use crate::history::History;
 use crate::index::Index;
 use crate::mem::NONE;
-use crate::stores::RowPart;
+use crate::stores::{HalfRows, RowPart};
 use crate::table::rows::content::Content;
-use crate::table::rows::half_rows::HalfRows;
 use crate::table::rows::tier::empty_content;
 use crate::table::Table;
 use crate::{Error, Kind, Pool, Result, Rounding, SlotSpec, PADDING};

@@ -1,7 +1,7 @@
 //! What a table whose embeddings have 2 bytes a value keeps beside its rows: what random numbers
 //! they are rounded by, and how many values could not be stored.
 
-use crate::halves::{encode, folded, read, Draws, Half, RowDraws, Unusual};
+use crate::halves::{encode, folded, read, round_row, Draws, Half, RowDraws, Unusual};
 use crate::simd::Level;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::{Error, Kind, Result, Rounding, TableConfig};
@@ -40,7 +40,7 @@ impl HalfRows {
     }
 
     /// The same without rows.
-    pub(super) fn emptied(&self) -> Box<HalfRows> {
+    pub(crate) fn emptied(&self) -> Box<HalfRows> {
         let Unusual {
             saturated,
             not_finite,
@@ -57,7 +57,7 @@ impl HalfRows {
     ///
     /// # Errors
     /// `ResourceExhausted`; nothing changed.
-    pub(super) fn fit(&mut self, rows: usize) -> Result<()> {
+    pub(crate) fn fit(&mut self, rows: usize) -> Result<()> {
         let more = rows.saturating_sub(self.folded.len());
         if self.rounding == Rounding::Nearest || more == 0 {
             return Ok(());
@@ -74,7 +74,7 @@ impl HalfRows {
     }
 
     /// Notes the keys of rows, for which there is room.
-    pub(super) fn name(&mut self, keys: &[i64], rows: &[u32]) {
+    pub(crate) fn name(&mut self, keys: &[i64], rows: &[u32]) {
         if self.rounding == Rounding::Stochastic {
             for (&key, &row) in keys.iter().zip(rows) {
                 self.folded[row as usize] = folded(key);
@@ -83,14 +83,14 @@ impl HalfRows {
     }
 
     /// Notes that a row has got another number.
-    pub(super) fn moved(&mut self, from: u32, to: u32) {
+    pub(crate) fn moved(&mut self, from: u32, to: u32) {
         if let Some(&folded) = self.folded.get(from as usize) {
             self.folded[to as usize] = folded;
         }
     }
 
     /// Rows from `rows` on are no more.
-    pub(super) fn truncate(&mut self, rows: usize) {
+    pub(crate) fn truncate(&mut self, rows: usize) {
         self.folded.truncate(rows);
         self.folded
             .shrink_to(self.folded.len() + self.folded.len() / 4);
@@ -122,11 +122,26 @@ impl HalfRows {
 
     /// Writes an embedding that the last update has made to the record of the row `row`.
     pub(crate) fn write(&self, row: u32, values: &[f32], record: &mut [f32]) {
-        let draws = (self.rounding == Rounding::Stochastic).then(|| {
-            let folded = self.folded.get(row as usize);
-            self.draws.of(folded.copied().unwrap_or(0))
-        });
+        self.put(self.draws_of(row, self.draws), values, record);
+    }
+
+    /// Writes an embedding as it is after the update number `update`.
+    pub(crate) fn write_as(&self, row: u32, update: u64, values: &[f32], record: &mut [f32]) {
+        let draws = self.draws_of(row, Draws::new(self.seed, update));
         self.put(draws, values, record);
+    }
+
+    /// Rounds an embedding, in place, to what [`HalfRows::write_as`] would make of it.
+    pub(crate) fn round(&self, row: u32, update: u64, values: &mut [f32]) {
+        let draws = self.draws_of(row, Draws::new(self.seed, update));
+        round_row(self.level, self.half, draws, values);
+    }
+
+    fn draws_of(&self, row: u32, draws: Draws) -> Option<RowDraws> {
+        (self.rounding == Rounding::Stochastic).then(|| {
+            let folded = self.folded.get(row as usize);
+            draws.of(folded.copied().unwrap_or(0))
+        })
     }
 
     /// Writes a given embedding to the record of a key, rounded to the nearest, or as of an update
@@ -135,6 +150,11 @@ impl HalfRows {
         let draws =
             (rounding == Rounding::Stochastic).then(|| Draws::new(self.seed, 0).of(folded(key)));
         self.put(draws, values, record);
+    }
+
+    /// Writes a given embedding to a record, rounded to the nearest.
+    pub(crate) fn set_nearest(&self, values: &[f32], record: &mut [f32]) {
+        self.put(None, values, record);
     }
 
     fn put(&self, draws: Option<RowDraws>, values: &[f32], record: &mut [f32]) {
@@ -154,7 +174,7 @@ impl HalfRows {
     }
 
     /// Bytes of memory.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.folded.capacity() * size_of::<u32>()
     }
 }

@@ -1,0 +1,330 @@
+//! Optimizers that move rows without a gradient, on rows of 2 bytes a value: what waits is rounded
+//! by the last step that it has missed, whenever it is read and wherever it is.
+
+use crate::halves::{config, grads, ids, push_to_parts, random, rows, stored, train, DIM, HALVES};
+use crate::optimizers::optimizer;
+use crate::tiered::support::Directory;
+use mx_rec_kernels::checkpoint::{load, load_chain, load_part, save, save_delta};
+use mx_rec_kernels::{
+    Absent, Adam, Field, FieldUpdate, Ids, Partition, Pool, Result, Rounding, RowDtype,
+    RowOptimizer, RowStorage, Table, TableConfig, Target, TierConfig, OPTIMIZERS,
+};
+use std::collections::BTreeMap;
+
+/// The optimizers that move all rows.
+fn all_rows() -> impl Iterator<Item = usize> {
+    (0..OPTIMIZERS.len()).filter(|&at| optimizer(at, 0).decay().is_some())
+}
+
+/// A table of float32 whose rows are rounded by hand.
+struct Paper {
+    table: Table,
+    pool: Pool,
+    dtype: RowDtype,
+    rounding: Rounding,
+    seed: u64,
+    /// Keys, and the number of the step that they had their last gradient in.
+    seen: BTreeMap<i64, u64>,
+}
+
+impl Paper {
+    fn new(dtype: RowDtype, rounding: Rounding) -> Result<Paper> {
+        let config = config(dtype, rounding);
+        Ok(Paper {
+            seed: config.seed,
+            table: Table::new(TableConfig {
+                row_storage: RowStorage::default(),
+                ..config
+            })?,
+            pool: Pool::new(1)?,
+            dtype,
+            rounding,
+            seen: BTreeMap::new(),
+        })
+    }
+
+    fn rounded(&self, key: i64, column: usize, value: f32, update: Option<u64>) -> f32 {
+        let update = update.filter(|_| self.rounding == Rounding::Stochastic);
+        let draw = update.map(|update| random(self.seed, key, column, update));
+        stored(self.dtype, value, draw)
+    }
+
+    /// Rounds the rows of keys in place: new ones to the nearest, others as after step `step`.
+    fn round(&mut self, keys: &[i64], step: u64) -> Result<()> {
+        let mut inverse = vec![0; keys.len()];
+        let offsets = self
+            .table
+            .id_offset(&self.pool, Ids::I64(keys), true, None, &mut inverse)?;
+        let mut old = vec![0.0; keys.len() * DIM];
+        let read = self.table.batch_rows(&offsets)?;
+        read.read(&self.pool, &Field::Embedding, &mut old)?;
+        drop(read);
+        let mut new = old.clone();
+        for (&key, row) in keys.iter().zip(new.chunks_exact_mut(DIM)) {
+            let update = self.seen.contains_key(&key).then_some(step);
+            for (column, value) in row.iter_mut().enumerate() {
+                *value = self.rounded(key, column, *value, update);
+            }
+            self.seen.entry(key).or_insert(0);
+        }
+        let update = FieldUpdate {
+            field: Field::Embedding,
+            old: &old,
+            new: &new,
+        };
+        self.table.write_fields(&self.pool, &offsets, &[update])?;
+        Ok(())
+    }
+
+    /// Step number `step`, from 1.
+    fn step(
+        &mut self,
+        ids: &[i64],
+        grads: &[f32],
+        step: u64,
+        one: &dyn RowOptimizer,
+    ) -> Result<()> {
+        let mut keys: Vec<i64> = ids.iter().copied().filter(|&id| id != 7).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        self.round(&keys, step - 1)?;
+        self.table
+            .apply(&self.pool, Target::Ids(Ids::I64(ids)), grads, one)?;
+        self.round(&keys, step)
+    }
+
+    /// What the rows are after step `step`, by key.
+    fn now(&self, step: u64) -> Result<Vec<(i64, Vec<f32>)>> {
+        let keys: Vec<i64> = self.seen.keys().copied().collect();
+        let mut found = vec![0.0; keys.len() * DIM];
+        self.table
+            .find(&self.pool, Ids::I64(&keys), Absent::Zeros, &mut found)?;
+        let rows = keys.iter().zip(found.chunks_exact(DIM)).map(|(&key, row)| {
+            let columns = row.iter().enumerate();
+            let row = columns.map(|(column, &one)| self.rounded(key, column, one, Some(step)));
+            (key, row.collect())
+        });
+        Ok(rows.collect())
+    }
+}
+
+#[test]
+fn rows_that_wait_are_read_and_updated_rounded_by_the_last_step() -> Result<()> {
+    let pool = Pool::new(2)?;
+    for dtype in HALVES {
+        for rounding in [Rounding::Stochastic, Rounding::Nearest] {
+            for at in all_rows().map(Some).chain([None]) {
+                let (table, mut paper) = (
+                    Table::new(config(dtype, rounding))?,
+                    Paper::new(dtype, rounding)?,
+                );
+                let (mut one, mut other) = (1.0, 1.0);
+                for t in 0..30 {
+                    // Few of many, so that most wait; some steps have none.
+                    let count = if t % 7 == 6 { 0 } else { 12 };
+                    let (ids, grads) = (ids(t * 5, count), grads(t, count));
+                    (one, other) = (one * 0.9, other * 0.999);
+                    let step = match at {
+                        Some(at) => optimizer(at, t),
+                        None => Box::new(Adam::new(0.02, 0.9, 0.999, 1e-8, one, other)?),
+                    };
+                    let number = t as u64 + 1;
+                    paper.step(&ids, &grads, number, &*step)?;
+                    table.apply(&pool, Target::Ids(Ids::I64(&ids)), &grads, &*step)?;
+                    let rows = paper.now(number)?;
+                    let keys: Vec<i64> = rows.iter().map(|(key, _)| *key).collect();
+                    let mut found = vec![0.0; keys.len() * DIM];
+                    table.find(&pool, Ids::I64(&keys), Absent::Zeros, &mut found)?;
+                    for ((key, row), found) in rows.iter().zip(found.chunks_exact(DIM)) {
+                        assert_eq!(found, row, "{at:?} {dtype} {rounding:?} step {t} key {key}");
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn reads_change_nothing_and_a_save_stores_what_reads_show() -> Result<()> {
+    let pool = Pool::new(2)?;
+    for dtype in HALVES {
+        for at in all_rows() {
+            let tables = [0, 1].map(|_| Table::new(config(dtype, Rounding::Stochastic)));
+            let [quiet, read] = tables.map(|table| table.unwrap());
+            for t in 0..20 {
+                for table in [&quiet, &read] {
+                    train(table, &pool, at, t..t + 1, 30)?;
+                }
+                let keys: Vec<i64> = ids(t / 2, 30);
+                let mut out = vec![0.0; keys.len() * DIM];
+                read.find(&pool, Ids::I64(&keys), Absent::Zeros, &mut out)?;
+            }
+            let keys: Vec<i64> = rows_of(&read, &pool)?;
+            let mut shown = vec![0.0; keys.len() * DIM];
+            read.find(&pool, Ids::I64(&keys), Absent::Zeros, &mut shown)?;
+            let (one, other) = (rows(&quiet), rows(&read));
+            assert_eq!(one, other);
+            for (key, shown) in keys.iter().zip(shown.chunks_exact(DIM)) {
+                let bits: Vec<u32> = shown.iter().map(|value| value.to_bits()).collect();
+                assert_eq!(other[key][..DIM], bits);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The keys that training gave rows, without a look at all rows, for which these would catch up.
+fn rows_of(table: &Table, pool: &Pool) -> Result<Vec<i64>> {
+    let mut keys: Vec<i64> = (0..20).flat_map(|t| ids(t, 30)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let mut inverse = vec![0; keys.len()];
+    let offsets = table.id_offset(pool, Ids::I64(&keys), false, None, &mut inverse)?;
+    assert!(offsets.iter().all(|&offset| offset > 0));
+    Ok(keys)
+}
+
+#[test]
+fn results_depend_on_no_threads_disk_restores_deltas_or_parts_but_on_saves() -> Result<()> {
+    let dir = Directory::new("half_adam_results");
+    let (one, three) = (Pool::new(1)?, Pool::new(3)?);
+    for dtype in HALVES {
+        for at in all_rows() {
+            let name = OPTIMIZERS[at].name;
+            let config = config(dtype, Rounding::Stochastic);
+            // All rows catch up where others are saved.
+            let run = |saves: &[usize], table: &Table, pool: &Pool| -> Result<()> {
+                for t in 0..12 {
+                    if saves.contains(&t) {
+                        table.export()?;
+                    }
+                    train(table, pool, at, t..t + 1, 300)?;
+                }
+                Ok(())
+            };
+            let results = |saves: &[usize]| -> Result<BTreeMap<i64, Vec<u32>>> {
+                let table = Table::new(config.clone())?;
+                run(saves, &table, &one)?;
+                Ok(rows(&table))
+            };
+            let (expected, once, twice) = (results(&[])?, results(&[5])?, results(&[5, 8])?);
+
+            let threads = Table::new(config.clone())?;
+            threads.id_offset(&one, Ids::I64(&ids(9, 300)), true, None, &mut [0; 300])?;
+            run(&[], &threads, &three)?;
+            let others = rows(&threads);
+            let same = |(key, row): (&i64, &Vec<u32>)| others[key] == *row;
+            assert!(expected.iter().all(same), "{name}");
+
+            let tier = TierConfig {
+                ram_rows: 320,
+                directories: vec![dir.0.clone()],
+                direct: false,
+            };
+            for (saves, wanted) in [(&[][..], &expected), (&[5, 8], &twice)] {
+                let tiered = Table::tiered(config.clone(), &tier)?;
+                run(saves, &tiered, &three)?;
+                assert!(tiered.stats().tier.unwrap().rows_on_disk > 0);
+                assert_eq!(rows(&tiered), *wanted, "{name} on disk");
+            }
+
+            let first = Table::new(config.clone())?;
+            first.track_changes();
+            train(&first, &one, at, 0..5, 300)?;
+            let (base, delta) = (dir.0.join("base"), dir.0.join("delta"));
+            let saved = save(&first, &three, &base)?;
+            // Few rows, so that others miss steps that the delta tells of.
+            train(&first, &one, at, 5..8, 300)?;
+            save_delta(&first, &three, &delta, saved.epoch, 1)?;
+            let resumed = Table::new(config.clone())?;
+            load(&resumed, &three, &base)?;
+            train(&resumed, &three, at, 5..12, 300)?;
+            assert_eq!(rows(&resumed), once, "{name} resumed");
+            for chained in [
+                Table::tiered(config.clone(), &tier)?,
+                Table::new(config.clone())?,
+            ] {
+                load_chain(&chained, &three, &[&base, &delta], &|_| true)?;
+                train(&chained, &one, at, 8..12, 300)?;
+                assert_eq!(rows(&chained), twice, "{name} from a delta");
+            }
+
+            let mut joined = BTreeMap::new();
+            let parts: Vec<Table> = (0..3)
+                .map(|part| Table::part(config.clone(), None, Partition::new(part, 3)?))
+                .collect::<Result<_>>()?;
+            for (part, table) in parts.iter().enumerate() {
+                load_part(table, &one, &[&base], Partition::new(part as u32, 3)?)?;
+            }
+            for t in 5..12 {
+                push_to_parts(&parts, at, t)?;
+            }
+            parts.iter().for_each(|part| joined.extend(rows(part)));
+            assert_eq!(joined, once, "{name} in parts");
+        }
+    }
+    Ok(())
+}
+
+/// Deltas of few rows, one after the other with a span each, and betas that change: spans that end
+/// in memory, on disk and in files are rounded by the same numbers.
+#[test]
+fn spans_are_rounded_alike_in_memory_on_disk_and_from_deltas() -> Result<()> {
+    let dir = Directory::new("half_adam_spans");
+    let pool = Pool::new(2)?;
+    for dtype in HALVES {
+        let config = config(dtype, Rounding::Stochastic);
+        let tier = TierConfig {
+            ram_rows: 40,
+            directories: vec![dir.0.clone()],
+            direct: false,
+        };
+        let memory = Table::new(config.clone())?;
+        let disk = Table::tiered(config.clone(), &tier)?;
+        memory.track_changes();
+        let step = |table: &Table, t: usize| -> Result<()> {
+            // Other betas begin a span.
+            let beta = if t % 9 < 5 { 0.9 } else { 0.8 };
+            let power = |beta: f32| beta.powi(t as i32 + 1);
+            let adam = Adam::new(0.05, beta, 0.999, 1e-8, power(beta), power(0.999))?;
+            let ids: Vec<i64> = match t {
+                0..6 => (0..20).map(|at| 20 * t as i64 + at).collect(),
+                _ => (0..6).map(|at| 3 * t as i64 + at).collect(),
+            };
+            let grads = grads(t, ids.len());
+            table.apply(&pool, Target::Ids(Ids::I64(&ids)), &grads, &adam)?;
+            Ok(())
+        };
+        let mut chain = Vec::new();
+        let mut epoch = 0;
+        for t in 0..36 {
+            step(&memory, t)?;
+            step(&disk, t)?;
+            if t % 6 == 5 {
+                let path = dir.0.join(format!("{dtype}-{t}"));
+                let saved = match chain.is_empty() {
+                    true => save(&memory, &pool, &path)?,
+                    false => save_delta(&memory, &pool, &path, epoch, 1)?,
+                };
+                epoch = saved.epoch;
+                chain.push(path);
+                disk.export()?;
+            }
+        }
+        assert!(disk.stats().tier.unwrap().rows_on_disk > 0);
+        let expected = rows(&memory);
+        assert!(expected.len() > 100);
+        assert_eq!(rows(&disk), expected);
+        let restored = Table::new(config.clone())?;
+        let links: Vec<_> = chain.iter().map(|path| path.as_path()).collect();
+        load_chain(&restored, &pool, &links, &|_| true)?;
+        assert_eq!(rows(&restored), expected);
+        for t in 36..40 {
+            step(&memory, t)?;
+            step(&restored, t)?;
+        }
+        assert_eq!(rows(&restored), rows(&memory));
+    }
+    Ok(())
+}

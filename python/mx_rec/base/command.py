@@ -1,0 +1,29 @@
+"""Whether this process is the command `python -m mx_rec run`, which becomes another program's."""
+
+import ctypes
+import sys
+from typing import List
+
+
+def is_run_command() -> bool:
+    """Returns whether Python was started as `python [options] -m mx_rec run ...`.
+
+    That process reads its options and starts the program: it needs neither TensorFlow nor the
+    plugin. It has to be known while the package is imported, where Python has only put "-m" into
+    the place of the module.
+    """
+    given = sys.argv[1:]
+    if sys.argv[:1] != ["-m"] or given[:1] != ["run"]:
+        return False
+    before = _arguments_of_process()[:-len(given)]
+    return before[-2:] == ["-m", "mx_rec"] or before[-1:] == ["-mmx_rec"]
+
+
+def _arguments_of_process() -> List[str]:
+    """Returns all arguments, those of Python as well, which `sys.orig_argv` is from 3.10 on."""
+    count, arguments = ctypes.c_int(), ctypes.POINTER(ctypes.c_wchar_p)()
+    ctypes.pythonapi.Py_GetArgcArgv(ctypes.byref(count), ctypes.byref(arguments))
+    return [arguments[at] or "" for at in range(count.value)]
+
+
+__all__ = ["is_run_command"]

@@ -1,0 +1,29 @@
+"""The GraphDef of a graph as bytes, which the plugin reads: no message of Python is made of it."""
+
+import tensorflow as tf
+
+from mx_rec.tensorflow.names import c_api
+from mx_rec.tensorflow.versions import IS_1
+
+
+def serialized(graph: tf.Graph) -> bytes:
+    """Returns the serialized GraphDef of a graph.
+
+    Args:
+        graph: The graph.
+
+    Raises:
+        ValueError: If it is larger than 2 GB.
+    """
+    if not IS_1:
+        return graph.as_graph_def().SerializeToString()
+    # pylint: disable=protected-access
+    buffer = c_api.TF_NewBuffer()
+    try:
+        with graph._lock:
+            c_api.TF_GraphToGraphDef(graph._c_graph, buffer)
+        return c_api.TF_GetBuffer(buffer)
+    except tf.errors.InvalidArgumentError as error:
+        raise ValueError(str(error)) from error
+    finally:
+        c_api.TF_DeleteBuffer(buffer)

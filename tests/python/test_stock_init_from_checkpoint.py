@@ -1,0 +1,114 @@
+"""`tf.train.init_from_checkpoint`: variables that start with those of another model, by an assignment map, become tables."""
+
+import os
+
+import numpy as np
+import pytest
+
+import support
+from test_first_run import DIM, ROWS, Model, both, said  # noqa: F401  said is a fixture
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A checkpoint of another model, without tables; users and items under other names."""
+    tf = support.tf()
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), support.new_session() as session:
+        random = np.random.RandomState(5)
+        for name in ("old/users", "old/items"):
+            v1.get_variable(name, initializer=random.randn(ROWS, DIM).astype(np.float32))
+        v1.get_variable("old/w", initializer=random.randn(DIM, 1).astype(np.float32))
+        session.run(v1.global_variables_initializer())
+        return v1.train.Saver().save(session, os.path.join(str(tmp_path), "source"))
+
+
+@pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
+@pytest.mark.parametrize("optimizer", ["adagrad", "momentum", "ftrl"])
+@pytest.mark.parametrize("given", [{"old/users": "users", "old/items": "items"}, {"old/users": "users"}, {"old/items": "users", "old/w": "w"}])
+def test_a_variable_starts_with_that_of_another_model(said, source, tmp_path, resource, optimizer, given):  # noqa: F811
+    v1 = support.tf().compat.v1
+
+    def program(is_on):
+        model = Model(resource, optimizer)
+        v1.train.init_from_checkpoint(source, given)
+        init = v1.global_variables_initializer()
+        with support.new_session() as session:
+            session.run(init)
+            yield model.all_rows(session)
+            yield model.trained(session, range(5))
+            path = v1.train.Saver().save(session, os.path.join(str(tmp_path), "on" if is_on else "off"))
+            session.run(init)
+            yield model.all_rows(session)
+            yield model.trained(session, range(5, 8))
+            v1.train.Saver().restore(session, path)
+            yield model.all_rows(session)
+            yield [len(session.run(v1.report_uninitialized_variables()))]
+
+    both(program)
+    assert not said()
+
+
+def test_of_two_maps_the_last_one_counts(said, source):  # noqa: F811
+    v1 = support.tf().compat.v1
+
+    def program(is_on):
+        model = Model()
+        v1.train.init_from_checkpoint(source, {"old/users": "users"})
+        v1.train.init_from_checkpoint(source, {"old/items": model.users})
+        with support.new_session() as session:
+            session.run(v1.global_variables_initializer())
+            yield model.all_rows(session)
+            yield model.trained(session, range(5))
+
+    both(program)
+    assert not said()
+
+
+def test_an_initializer_that_was_made_before_does_not_start_so(said, source):  # noqa: F811
+    """TensorFlow's own: it is that of the variable as it was made."""
+    v1 = support.tf().compat.v1
+
+    def program(is_on):
+        model = Model()
+        init = v1.global_variables_initializer()
+        v1.train.init_from_checkpoint(source, {"old/users": "users"})
+        with support.new_session() as session:
+            session.run(init)
+            yield model.all_rows(session)
+            yield model.trained(session, range(5))
+
+    both(program, names=["items"])
+
+
+def test_an_estimator_starts_so_and_goes_on_from_its_directory(mx, source, tmp_path):
+    from mx_rec.stock.select import decisions
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+
+    def model_fn(features, labels, mode):
+        model = v1.get_variable("users", [ROWS, DIM], initializer=v1.zeros_initializer())
+        loss = tf.reduce_mean(tf.square(tf.reduce_sum(tf.nn.embedding_lookup(model, features), 1) - 1.0))
+        v1.train.init_from_checkpoint(source, {"old/users": "users"})
+        train = v1.train.AdagradOptimizer(0.1).minimize(loss, v1.train.get_or_create_global_step())
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train)
+
+    def feed():
+        ids = np.random.RandomState(1).randint(0, ROWS // 2, 64)
+        return tf.data.Dataset.from_tensor_slices((ids, np.zeros(64))).batch(8)
+
+    def program(directory):
+        found = []
+        for _ in range(2):
+            model = tf.estimator.Estimator(model_fn, str(tmp_path / directory), tf.estimator.RunConfig(tf_random_seed=3))
+            model.train(feed)
+            found += [model.evaluate(feed)["loss"], model.get_variable_value("users")]
+        return found
+
+    expected = program("variables")
+    mx(stock_tables=["users"])
+    found = program("tables")
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert [one.table for one in decisions() if one.name == "users"] == ["users"]
