@@ -350,6 +350,33 @@ def test_a_conversion_that_fails_leaves_the_values(said, monkeypatch):  # noqa: 
     assert len(said()) == 1 and "could not become tables: ValueError: on purpose" in said()[0]
 
 
+def test_values_that_cannot_be_set_are_set_by_a_later_run(said, monkeypatch):  # noqa: F811
+    """A run without them would look rows up that start as new ones do."""
+    from mx_rec.graph import anew
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+
+    def program(is_on):
+        users = v1.get_variable("users", [ROWS, DIM], initializer=v1.random_normal_initializer(seed=3))
+        loss = tf.reduce_sum(tf.square(tf.gather(users, [1, 2, 2]) - 1.0))
+        with support.new_session() as session:
+            session.run(v1.global_variables_initializer())
+            yield [session.run(loss)]
+            train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+            if is_on:
+                with monkeypatch.context() as patch:
+                    patch.setattr(anew, "_set", lambda op, value: tf.debugging.Assert(False, ["on purpose"]))
+                    for _ in range(3):
+                        with pytest.raises(tf.errors.InvalidArgumentError, match="on purpose"):
+                            session.run(loss)
+            yield [session.run([loss, train])[0] for _ in range(3)]
+            yield session.run(users)
+
+    both(program, names=["users"])
+    assert not said()
+
+
 MEMORY = """
     import gc, tensorflow as tf
     from mx_rec.stock.convert import converted

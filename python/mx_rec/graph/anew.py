@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from mx_rec.base.log import logger
 from mx_rec.edits.replacing import extensible
-from mx_rec.graph.runs import FRESH, PREPARED, stock_run
+from mx_rec.graph.runs import FRESH, PREPARED, READY, stock_run
 from mx_rec.state.graph_state import remember_session
 from mx_rec.stock.analysis import VARIABLES
 from mx_rec.tensorflow.names import session as sessions
@@ -124,9 +124,25 @@ def set_values(session: Any) -> None:
     Args:
         session: A session that is prepared.
     """
-    values = vars(session).pop(_VALUES, None)
+    marks = vars(session)
+    values = marks.pop(_VALUES, None)
     if values is None:
         return
+    try:
+        _set_each(session, values)
+    except BaseException:
+        # Nothing runs without them: the next run tries it again.
+        marks[_VALUES] = values
+        marks.pop(READY, None)
+        raise
+    # pylint: disable=protected-access
+    for one, options in list(marks.get(_CALLABLES, {}).items()):
+        made = session._make_callable_from_options(options)
+        one._handle, made._handle = made._handle, None
+
+
+def _set_each(session: Any, values: Dict[tf.Operation, np.ndarray]) -> None:
+    """Sets variables in one run."""
     with extensible(session.graph):
         done, feeds = [], {}
         for op, value in values.items():
@@ -136,10 +152,6 @@ def set_values(session: Any) -> None:
                 feeds[given] = value
                 done.append(_set(op, given))
     session.run(done, feeds)
-    # pylint: disable=protected-access
-    for one, options in list(vars(session).get(_CALLABLES, {}).items()):
-        made = session._make_callable_from_options(options)
-        one._handle, made._handle = made._handle, None
 
 
 def _seen(session: Any) -> List[tf.Operation]:
