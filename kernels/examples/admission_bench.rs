@@ -9,6 +9,7 @@
 //! rows of 16 floats with LazyAdam's slots: one thread trains batches of `--train` Zipf ids while
 //! another evicts half of the rows, or 90%, in random order. Times are milliseconds.
 
+#[expect(dead_code, reason = "each bench uses its own part of it")]
 mod support;
 
 use mx_rec_kernels::{Ids, LazyAdam, Pool, Result, Table, Target, Thresholds};

@@ -11,6 +11,7 @@
 
 #[path = "support/known_places.rs"]
 mod known_places;
+#[expect(dead_code, reason = "each bench uses its own part of it")]
 mod support;
 
 use known_places::{FreshPlaces, KnownPlaces, Traffic};

@@ -95,6 +95,9 @@ mod tests {
         row.word(word as u32)
     }
 
+    /// From a number to another one of the same axis.
+    type Move = Box<dyn Fn(u64) -> u64>;
+
     /// Draws of each statistic.
     const N: u64 = 1 << 14;
 
@@ -154,11 +157,11 @@ mod tests {
         }
         // Neighbours and numbers that differ in one bit, in each of the four.
         for (axis, bits) in [64, 32, 32, 12].into_iter().enumerate() {
-            let others: Vec<(String, Box<dyn Fn(u64) -> u64>)> = (0..bits)
-                .map(|bit| -> (String, Box<dyn Fn(u64) -> u64>) {
+            let others: Vec<(String, Move)> = (0..bits)
+                .map(|bit| -> (String, Move) {
                     (format!("bit {bit}"), Box::new(move |one| one ^ 1 << bit))
                 })
-                .chain((1..4).map(|by| -> (String, Box<dyn Fn(u64) -> u64>) {
+                .chain((1..4).map(|by| -> (String, Move) {
                     (format!("after {by}"), Box::new(move |one| one + by))
                 }))
                 .collect();
