@@ -477,3 +477,39 @@ def test_a_warm_start_from_variables_rounds_as_asked_and_one_from_a_table_is_exa
         assert loss == pytest.approx(expected, rel=1e-5)
         if row_dtype:
             stop()
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_tables_of_two_types_are_compared_by_their_values(graph, session, mx, place, dtype):
+    from mx_rec.checkpoint import tables
+
+    uniform = support.tf().compat.v1.random_uniform_initializer(-1, 1, seed=8)
+    found = {}
+    for name, row_dtype, conversion, restored in (
+            ("wide", None, None, None), ("half", dtype, "nearest", "wide"), ("back", None, "nearest", "half")):
+        support.tf().compat.v1.reset_default_graph()
+        settings(mx, row_dtype, row_conversion=conversion)
+        model = Model("adagrad", uniform)
+        with support.new_session() as sess:
+            sess.run(model.init)
+            if restored:
+                model.saver.restore(sess, place + "/" + restored)
+            else:
+                model.step(sess, 1)
+            found[name] = model.value(sess)
+            model.saver.save(sess, place + "/" + name)
+        stop()
+    paths = {name: place + "/sparse-" + name + "/w" for name in found}
+    keys = len(np.unique(np.random.RandomState(1).randint(0, ROWS, 9)))
+    for one, other in (("wide", "half"), ("half", "wide")):
+        different = tables.diff(paths[one], paths[other])
+        assert different["differing"]["count"] == keys and not different["equal"]
+        by_part = {part["name"]: part for part in different["parts"]}
+        assert by_part.pop("Adagrad_accumulator")["rows"] == 0
+        embedding, = by_part.values()
+        expected = np.abs(found["wide"].astype(np.float64) - found["half"])
+        # Rows that were never made differ as well, and are in no file.
+        made = np.unique(np.random.RandomState(1).randint(0, ROWS, 9))
+        assert embedding["rows"] == keys and embedding["largest"] == expected[made].max()
+    for one, other in (("back", "half"), ("half", "back")):
+        assert tables.diff(paths[one], paths[other])["equal"]

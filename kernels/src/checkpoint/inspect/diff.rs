@@ -68,7 +68,8 @@ pub struct Difference {
 ///
 /// # Errors
 /// `NotFound`, `DataLoss` or `Io` with the file's path for a table that is not sound;
-/// `InvalidArgument` for embeddings of different types;
+/// `InvalidArgument` for a slot with one float for the row in one table, and one for each column in
+/// the other;
 /// `ResourceExhausted` if there is no memory for the keys.
 pub fn diff(
     here: &Path,
@@ -107,8 +108,8 @@ pub fn diff(
     if dims.0 == dims.1 {
         for part in first.parts.iter().skip(1) {
             if let Some(other) = second.parts.iter().find(|other| other.name == part.name) {
-                if (part.dtype, part.width) != (other.dtype, other.width) {
-                    return Err(Error::invalid("the tables have values of different types")
+                if values(part) != values(other) {
+                    return Err(Error::invalid("the rows have values in different numbers")
                         .with("part", &part.name)
                         .with("path", here.display())
                         .with("type", form(part))
@@ -252,9 +253,11 @@ struct Pair<'a> {
     here: Stream,
     there: File,
     there_path: &'a Path,
-    dtype: RowDtype,
-    /// Bytes of a row.
+    /// Here and there.
+    dtypes: [RowDtype; 2],
+    /// Bytes of a row here and there.
     width: u64,
+    other_width: u64,
     found: PartDifference,
     largest: f64,
     window: Vec<u8>,
@@ -267,8 +270,9 @@ impl<'a> Pair<'a> {
             here: Stream::new(&here.path, open(&here.path)?.0),
             there: open(&there.path)?.0,
             there_path: &there.path,
-            dtype: here.dtype,
+            dtypes: [here.dtype, there.dtype],
             width: here.width.unwrap_or(0),
+            other_width: there.width.unwrap_or(0),
             found: PartDifference {
                 name: here.name.clone(),
                 rows: 0,
@@ -281,6 +285,17 @@ impl<'a> Pair<'a> {
         })
     }
 
+    /// Whether two rows have the same values: the same bits as they are in the files, or as float32
+    /// if these have different types.
+    fn are_equal(&self, here: &[u8], there: &[u8]) -> bool {
+        let [dtype, other] = self.dtypes;
+        if dtype == other {
+            return here == there;
+        }
+        let mut pairs = values_of(dtype, here).zip(values_of(other, there));
+        pairs.all(|(here, there)| here.to_bits() == there.to_bits())
+    }
+
     /// Reads the next rows of the first table, one for each key, and compares those that are in the
     /// second.
     fn compare(
@@ -289,8 +304,7 @@ impl<'a> Pair<'a> {
         matched: &[(u64, usize)],
         differs: &mut [bool],
     ) -> Result<()> {
-        let width = self.width;
-        let row_bytes = width as usize;
+        let (width, row_bytes) = (self.other_width, self.width as usize);
         self.window.resize(keys.len().saturating_mul(row_bytes), 0);
         self.here.read_exact(&mut self.window)?;
         let mut rest = matched;
@@ -313,19 +327,19 @@ impl<'a> Pair<'a> {
                 .read_exact_at(&mut self.run, start.saturating_mul(width))
                 .map_err(|cause| cut(cause, self.there_path))?;
             for (position, at) in run {
-                let offset = (position - start) as usize * row_bytes;
-                let there = self.run.get(offset..offset + row_bytes);
+                let offset = (position - start) as usize * width as usize;
+                let there = self.run.get(offset..offset + width as usize);
                 let here = self.window.get(at * row_bytes..(at + 1) * row_bytes);
                 let (Some(here), Some(there)) = (here, there) else {
                     continue;
                 };
-                if here == there {
+                if self.are_equal(here, there) {
                     continue;
                 }
                 if let Some(differs) = differs.get_mut(*at) {
                     *differs = true;
                 }
-                let largest = largest(self.dtype, here, there);
+                let largest = largest(self.dtypes, here, there);
                 self.found.rows += 1;
                 if largest > self.largest || self.found.key.is_none() {
                     self.largest = largest;
@@ -341,14 +355,18 @@ impl<'a> Pair<'a> {
     }
 }
 
+/// How many values a row has in a part.
+fn values(part: &PartFile) -> u64 {
+    part.width.unwrap_or(0) / part.dtype.bytes() as u64
+}
+
 /// What the values of a part are.
 fn form(part: &PartFile) -> String {
-    let count = part.width.unwrap_or(0) / part.dtype.bytes() as u64;
-    format!("{} {}", count, part.dtype)
+    format!("{} {}", values(part), part.dtype)
 }
 
 /// The largest absolute difference of two rows; infinite beside a value that is not finite.
-fn largest(dtype: RowDtype, here: &[u8], there: &[u8]) -> f64 {
+fn largest([dtype, other]: [RowDtype; 2], here: &[u8], there: &[u8]) -> f64 {
     let difference = |(here, there): (f32, f32)| {
         if here.to_bits() == there.to_bits() {
             return 0.0;
@@ -361,7 +379,7 @@ fn largest(dtype: RowDtype, here: &[u8], there: &[u8]) -> f64 {
         }
     };
     values_of(dtype, here)
-        .zip(values_of(dtype, there))
+        .zip(values_of(other, there))
         .map(difference)
         .fold(0.0, f64::max)
 }
