@@ -5,8 +5,8 @@
 //! cargo run --release -p mx_rec_kernels --example half_bench -- [--quick] [--only H1,H4]
 //!     [--rows N] [--dim N] [--batch N] [--reps N] [--threads N] [--dir DIR]
 //! ```
-//! H1 to H3 are rows a GB, with the index and without; H4 and H5 lookups of `--batch` ids by key and
-//! by offset, H4 of ids by Zipf's law (exponent 1.05), H5 of uniform ones; H6 to H8 steps with
+//! H1 to H3 are rows a GB, with the index and without; H4 and H5 lookups of `--batch` ids by key
+//! and by offset, H4 of ids by Zipf's law (exponent 1.05), H5 of uniform ones; H6 to H8 steps with
 //! gradients of the distinct rows of uniform ids; H9 a save.
 //!
 //! Lookups and steps count milliseconds that the process ran, on all of its threads: what else the

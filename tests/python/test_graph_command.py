@@ -20,20 +20,23 @@ def make_plan(moving=3, staying=2, ops=2, table="user_table", name="user_table//
     """A plan made by hand: one iterator, of whose lookups the first `direct` read a component."""
     from tensorflow.core.framework import graph_pb2
 
-    from mx_rec.graph.plan import Ids, Iterator, Lookup, Plan
+    from mx_rec.graph.plan import Plan, Record
+
+    def lookup(n, moves, iterator, reason):
+        return Record(node=name.format(n), kind="train", table=table.format(n), handle="t:1", ids="ids_{}:0".format(n),
+                      moves=moves, iterator=iterator, reason=reason)
 
     names = ["scope_{}/op_{}".format(number % 7, number) for number in range(ops)]
     graph = graph_pb2.GraphDef()
     for one in names:
         graph.node.add(name=one, op="Cast")
-    lookups = [Lookup(name.format(n), "train", table.format(n), "t:1", "ids_{}:0".format(n), True, 0, "it moves")
-               for n in range(moving)]
-    lookups += [Lookup(name.format(n), "train", table.format(n), "t:1", "ids_{}:0".format(n), False, None,
-                       "it comes from the placeholder 'fed_{}': nothing to move".format(n))
+    lookups = [lookup(n, True, 0, "it moves") for n in range(moving)]
+    lookups += [lookup(n, False, None, "it comes from the placeholder 'fed_{}': nothing to move".format(n))
                 for n in range(moving, moving + staying)]
-    ids = [Ids("ids_{}:0".format(n), n if n < direct else None, 9) for n in range(moving)]
-    iterators = [Iterator("IteratorGetNext", "IteratorV2", "initializable", ["MakeIterator"], 3,
-                          list(range(moving)), ids, [], names, graph)] if moving else []
+    ids = [Record(tensor="ids_{}:0".format(n), component=n if n < direct else None, dtype=9) for n in range(moving)]
+    iterators = [Record(get_next="IteratorGetNext", iterator="IteratorV2", kind="initializable",
+                        initializers=["MakeIterator"], components=3, lookups=list(range(moving)), ids=ids, bags=[],
+                        nodes=names, graph=graph)] if moving else []
     return Plan(100, lookups, iterators)
 
 
@@ -143,12 +146,15 @@ def test_a_name_that_ends_with_a_backslash_or_holds_a_line_end_closes_no_string(
 @pytest.mark.parametrize("count", [1, 3, 200])
 def test_sums_and_concatenations_are_drawn_whether_they_are_fused_or_not(count):
     from mx_rec.graph.drawing import draw_dot
-    from mx_rec.graph.fusions import Concat, Part, Sum, Sums, Weights
+    from mx_rec.graph.plan import Record
 
     tables = ["table \"%d\"" % at for at in range(count)]
-    sums = [Sums("rows_%d" % at, 0, table, at % 2 == 0, Weights("mask:0", -1) if at % 3 == 0 else None,
-                 [Sum("sum_%d" % at, "sum", False)], [], [], [], "because <%d>" % at) for at, table in enumerate(tables)]
-    concats = [Concat("joined", True, [Part("rows", 0, table) for table in tables], [], [], [], "side by side")]
+    sums = [Record(lookup="rows_%d" % at, table=table, fuses=at % 2 == 0,
+                   weights=Record(tensor="mask:0", axis=-1) if at % 3 == 0 else None,
+                   sums=[Record(node="sum_%d" % at, combiner="sum", keep_dims=False)], reason="because <%d>" % at)
+            for at, table in enumerate(tables)]
+    concats = [Record(node="joined", fuses=True, parts=[Record(lookup="rows", output=0, table=table) for table in tables],
+                      reason="side by side")]
     dot = draw_dot(make_plan(moving=1, staying=0)._replace(sums=sums, concats=concats))
     assert_dot(dot)
     drawn = " ".join(" ".join(labels(dot)).split())

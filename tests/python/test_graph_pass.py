@@ -1,6 +1,7 @@
 """The pass before a graph's first run: what shares an op, and runs that need less than the op does."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -353,6 +354,44 @@ def test_threads_that_begin_at_once_train_alike(graph, dynamic):
         thread.join()
     assert not failed
     assert lookups_of(update) == [COUNT]
+    sess.close()
+
+
+def test_threads_whose_runs_need_less_come_at_once(graph, dynamic, monkeypatch):
+    """What the graph was is read when the first of them comes: the others found half of it, and had to be fed all ids."""
+    from mx_rec.graph import needs
+
+    below = needs._below
+    monkeypatch.setattr(needs, "_below", lambda *given: (time.sleep(0.3), below(*given))[1])
+    run = cases.Run(PASSED)
+    tables = tables_of(run)
+    ids = [tf().compat.v1.placeholder(tf().int64, [None, 6]) for _ in tables]
+    rows = [run.lookup(table, one) for table, one in zip(tables, ids)]
+    sums = [total(one) for one in rows]
+    loss = loss_of(sums, tf().constant(0.5))
+    update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
+    run.modify()
+    sess = support.new_session(graph)
+    sess.run(tf().compat.v1.variables_initializer(tf().compat.v1.global_variables()))
+    given = np.arange(24).reshape(4, 6) % 7
+    feed = {one: given + at for at, one in enumerate(ids)}
+    sess.run([loss, update], feed)
+    expected, found, start = sess.run(sums, feed), {}, threading.Barrier(COUNT)
+
+    def work(at):
+        start.wait()
+        try:
+            found[at] = sess.run(sums[at], {ids[at]: given + at})
+        except Exception as error:  # pylint: disable=broad-except
+            found[at] = error
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(COUNT)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for at, value in enumerate(expected):
+        np.testing.assert_array_equal(found[at], value)
     sess.close()
 
 

@@ -395,3 +395,85 @@ def test_an_initial_value_that_does_not_fit_is_an_error_that_names_the_table(mx,
     settings(mx, "float16")
     with pytest.raises(Exception, match="must fit float16.*table=w"):
         Model("sgd", support.tf().compat.v1.constant_initializer(7e4))
+
+
+def estimator_of(directory, source=None):
+    """An Estimator whose loss is the squared sum of rows, of a variable that is drawn."""
+    tf = support.tf()
+    v1 = tf.compat.v1
+
+    def model_fn(features, labels, mode):
+        w = v1.get_variable("w", [cases.ROWS, DIM], initializer=v1.random_uniform_initializer(-1, 1, seed=8))
+        ids = features["ids"]
+        rows = tf.reduce_sum(tf.nn.embedding_lookup(w, ids), [1, 2])
+        if mode == "infer":
+            return tf.estimator.EstimatorSpec(mode, predictions={"rows": rows})
+        loss = tf.reduce_mean(tf.square(rows - labels))
+        train = v1.train.AdagradOptimizer(0.1).minimize(loss, v1.train.get_global_step())
+        return tf.estimator.EstimatorSpec(mode, predictions=rows, loss=loss, train_op=train)
+
+    return tf.estimator.Estimator(model_fn, str(directory), tf.estimator.RunConfig(tf_random_seed=3, log_step_count_steps=None),
+                                  warm_start_from=source and tf.estimator.WarmStartSettings(str(source), ".*"))
+
+
+def estimator_input():
+    ids, labels = [np.concatenate(parts) for parts in zip(*cases.batches(4))]
+    return support.tf().data.Dataset.from_tensor_slices(({"ids": ids}, labels)).batch(cases.BATCH)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_an_estimator_trains_evaluates_goes_on_and_exports(mx, tmp_path, dtype):
+    tf = support.tf()
+    settings(mx, dtype)
+    made, losses = estimator_of(tmp_path / "model"), []
+    for _ in range(3):
+        made.train(estimator_input, steps=4)
+        losses.append(made.evaluate(estimator_input)["loss"])
+        values = made.get_variable_value("w")
+        np.testing.assert_array_equal(values, rounded(values, dtype))
+    assert losses[2] < losses[0]
+    stop()
+    inputs = tf.estimator.export.build_raw_serving_input_receiver_fn({"ids": tf.compat.v1.placeholder(tf.int64, [None, 3])})
+    tf.compat.v1.reset_default_graph()
+    settings(mx, dtype)
+    path = made.export_saved_model(str(tmp_path / "export"), inputs)
+    stop()
+    with tf.Graph().as_default(), support.new_session() as sess:
+        signature = tf.compat.v1.saved_model.load(sess, ["serve"], path.decode() if isinstance(path, bytes) else path)
+        signature = signature.signature_def["serving_default"]
+        ids = np.arange(30).reshape(10, 3)
+        rows = sess.run(signature.outputs["rows"].name, {signature.inputs["ids"].name: ids})
+    np.testing.assert_allclose(rows, values[ids].sum((1, 2)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_warm_start_from_variables_rounds_as_asked_and_one_from_a_table_is_exact(mx, tmp_path, dtype):
+    tf = support.tf()
+    plain = estimator_of(tmp_path / "plain")
+    plain.train(estimator_input, steps=3)
+    values = plain.get_variable_value("w")
+    settings(mx, dtype)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="row_dtype '%s'.*row_conversion" % dtype):
+        estimator_of(tmp_path / "refused", tmp_path / "plain").train(estimator_input, steps=1)
+    stop()
+    settings(mx, dtype, row_conversion="nearest")
+    untrained = estimator_of(tmp_path / "started", tmp_path / "plain")
+    # A step of no rows would need no batch: what an untrained model evaluates is what it starts with.
+    loss = untrained.evaluate(estimator_input)["loss"]
+    batches = list(cases.batches(4))
+    rows = rounded(values, dtype)
+    expected = np.mean([np.mean((rows[ids].sum((1, 2)) - labels) ** 2) for ids, labels in batches])
+    assert loss == pytest.approx(expected, rel=1e-5)
+    untrained.train(estimator_input, steps=3)
+    trained = untrained.get_variable_value("w")
+    stop()
+    # From a table to a table of the same type nothing is asked; from it to variables either.
+    for row_dtype in (dtype, None):
+        if row_dtype:
+            settings(mx, row_dtype)
+        other = estimator_of(tmp_path / ("other-%s" % row_dtype), tmp_path / "started")
+        loss = other.evaluate(estimator_input)["loss"]
+        expected = np.mean([np.mean((trained[ids].sum((1, 2)) - labels) ** 2) for ids, labels in batches])
+        assert loss == pytest.approx(expected, rel=1e-5)
+        if row_dtype:
+            stop()

@@ -26,10 +26,7 @@ pub(crate) fn decode(half: Half, record: &[f32], out: &mut [f32]) {
 
 #[inline(always)]
 fn decode_values<V: Value>(record: &[f32], out: &mut [f32]) {
-    let words = out.len().div_ceil(2);
-    // As long as what is written: so the compiler knows how long if `out` tells it.
-    let record = &record[..words];
-    let (low, high) = out.split_at_mut(words);
+    let (low, high) = out.split_at_mut(out.len().div_ceil(2));
     for (out, word) in low.iter_mut().zip(record) {
         *out = V::decode(word.to_bits() & 0xFFFF);
     }

@@ -455,12 +455,12 @@ mod tests {
             moves: true,
         };
         let text = |result: Result<()>| result.err().map(|error| error.to_string()).unwrap();
-        let mut waiting = Waiting::new(decay, [1, 2], (1, 3), &[1]).unwrap();
-        waiting.push(0.1);
+        let mut waiting = Waiting::new(decay, [1, 2], (1, 1, 3), &[1]).unwrap();
+        waiting.push(0.1, 0);
         for rows in [usize::MAX, 1 << 62] {
             let refused = [
                 text(waiting.fit(rows)),
-                text(Waiting::new(decay, [1, 2], (1, rows), &[]).map(drop)),
+                text(Waiting::new(decay, [1, 2], (1, 1, rows), &[]).map(drop)),
             ];
             for text in refused {
                 assert!(text.contains("no memory for the last steps"), "{text}");

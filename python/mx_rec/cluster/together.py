@@ -16,7 +16,7 @@ from mx_rec.cluster.around import (configs_of, is_accumulated, is_training, pull
 from mx_rec.cluster.lookups import (BIRTHS, ROWS, mark_movable, row_dtypes_input,
                                     split_requests)
 from mx_rec.cluster.tables import encode
-from mx_rec.edits.replacing import in_place_of, replace_each
+from mx_rec.edits.replacing import in_place_of, replace_each, replace_reads
 from mx_rec.ops import library
 
 
@@ -124,7 +124,8 @@ def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Te
         own = split.get_attr("N")
         for place in range(3):
             for at in range(own):
-                _replace_output(split.outputs[place * own + at], values[place * count + start + at])
+                replace_reads([split.outputs[place * own + at]],
+                              [values[place * count + start + at]])
         start += own
     rows = [pull.outputs[ROWS] for pull in pulled]
     with in_place_of(graph, stitches[0]):
@@ -229,11 +230,3 @@ def _push_together(graph: tf.Graph, push: tf.Operation, old: List[tf.Tensor], jo
             + [packed] + inputs[3 * several + 1:],
             dtypes=[tf.int64], name="push", attrs=attributes)
     replace_each(push, made.outputs)
-
-
-def _replace_output(old: tf.Tensor, value: tf.Tensor) -> None:
-    """Makes all ops that read an output read another tensor."""
-    for consumer in old.consumers():
-        for position, tensor in enumerate(consumer.inputs):
-            if tensor is old:
-                consumer._update_input(position, value)  # pylint: disable=protected-access

@@ -17,6 +17,7 @@ from mx_rec.cluster.around import SPLIT_OP
 from mx_rec.cluster.lookups import MOVABLE_ATTRIBUTE, mark_movable
 from mx_rec.cluster.together import in_order_of_push, join, key_of
 from mx_rec.edits.replacing import in_place_of
+from mx_rec.edits.upstream import upstream
 from mx_rec.ops import library
 
 _PLACEHOLDERS = frozenset(["Placeholder", "PlaceholderV2"])
@@ -86,18 +87,11 @@ def _sources(split: tf.Operation, kinds: Dict[str, bool]) -> FrozenSet[str]:
         split: The op that makes the ids distinct.
         kinds: Which types of ops are such; it is added to.
     """
-    found, seen = set(), set()  # type: Set[str], Set[str]
-    todo = [tensor.op for tensor in split.inputs]
-    while todo:
-        op = todo.pop()
-        if op.name in seen:
-            continue
-        seen.add(op.name)
+    found = set()  # type: Set[str]
+    for op in upstream(split.inputs, control_inputs=True):
         if op.type not in kinds:
             kinds[op.type] = op.type in _PLACEHOLDERS \
                 or op.op_def.is_stateful and op.type not in _READING
         if kinds[op.type]:
             found.add(op.name)
-        todo.extend(tensor.op for tensor in op.inputs)
-        todo.extend(op.control_inputs)
     return frozenset(found)

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from mx_rec.constants.constants import PADDING_KEY
 from mx_rec.core.table import Table
+from mx_rec.edits.upstream import upstream
 from mx_rec.ops import library
 from mx_rec.ops.lookups import find_rows, read_rows
 from mx_rec.state.table_variable import raw_tensor, row_shape
@@ -202,20 +203,12 @@ def pool_rows(rows: tf.Tensor, places: tf.Tensor, pooling: Pooling) -> tf.Tensor
 
 def may_be_trained(weights: tf.Tensor) -> bool:
     """Returns whether weights are computed from variables, or may be: inside of functions."""
-    seen = set()
-    waiting = [weights.op]
-    while waiting:
-        op = waiting.pop()
-        if op in seen:
-            continue
-        seen.add(op)
-        if op.graph.building_function and op.type == "Placeholder":
-            return True
-        if any(output.dtype._is_ref_dtype  # pylint: disable=protected-access
-               for output in op.outputs) or op.type in ("VarHandleOp", "MxRecTable"):
-            return True
-        waiting.extend(tensor.op for tensor in op.inputs)
-    return False
+    return any(
+        op.graph.building_function and op.type == "Placeholder"
+        or op.type in ("VarHandleOp", "MxRecTable")
+        # pylint: disable=protected-access
+        or any(output.dtype._is_ref_dtype for output in op.outputs)
+        for op in upstream([weights]))
 
 
 def _bags(pooling: Pooling, ids: tf.Tensor, shaped: tf.Tensor) -> _Bags:

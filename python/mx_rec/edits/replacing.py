@@ -98,7 +98,7 @@ def replace_ops(ops: Sequence[tf.Operation], values: Sequence[Sequence[tf.Tensor
     olds, news = sum(outputs, []), [value for own in values for value in own]
     for output, value in zip(olds, news):
         value.set_shape(output.shape)
-    _replace_reads(olds, news)
+    replace_reads(olds, news)
     for old, own in zip(ops, values):
         new = list(OrderedDict.fromkeys(value.op for value in own))
         for waiting in list(old._control_outputs):
@@ -118,11 +118,11 @@ def replace_tensor(old: tf.Tensor, value: tf.Tensor) -> None:
         value: The tensor that ops are to read, and that the object `old` is to be.
     """
     value.set_shape(old.shape)
-    _replace_reads([old], [value])
+    replace_reads([old], [value])
     move_each([old], [value])
 
 
-def _replace_reads(olds: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> None:
+def replace_reads(olds: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> None:
     """Makes all ops that read tensors read others in their places."""
     instead = {id(old): value for old, value in zip(olds, values)}
     for consumer in OrderedDict.fromkeys(one for old in olds for one in old.consumers()):

@@ -8,6 +8,8 @@ from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Set
 
 import tensorflow as tf
 
+from mx_rec.edits.replacing import replace_reads
+from mx_rec.edits.upstream import upstream
 from mx_rec.tensorflow.moved import move_each
 
 # Ops that cannot fail and change nothing: to wait for one is to wait for what it depends on.
@@ -44,10 +46,7 @@ def replace_output(old: tf.Operation, value: tf.Tensor) -> None:
     output = old.outputs[0]
     _note(old, value.op)
     value.set_shape(output.shape)
-    for consumer in output.consumers():
-        for position, tensor in enumerate(consumer.inputs):
-            if tensor is output:
-                consumer._update_input(position, value)  # pylint: disable=protected-access
+    replace_reads([output], [value])
     replace_waiting(old, value.op)
     move_each([output], [value])
 
@@ -195,17 +194,13 @@ def _note(old: tf.Operation, new: tf.Operation) -> None:
 
 def depends(starts: Iterable[tf.Operation], others: Set[tf.Operation]) -> bool:
     """Returns whether ops are, depend on, or wait for any of some others."""
-    return not others.isdisjoint(_upstream(starts, set(), True))
+    return not others.isdisjoint(upstream(starts, control_inputs=True))
 
 
 def sources(starts: Iterable[tf.Operation]) -> FrozenSet[str]:
     """Returns the names of the ops that batches come from, of all that ops need."""
-    return frozenset(op.name for op in _upstream(starts, set(), True) if _SOURCE.match(op.type))
-
-
-def upstream_of(ops: Iterable[tf.Operation]) -> Set[tf.Operation]:
-    """Returns ops and all that they need the data of."""
-    return _upstream(ops, set(), False)
+    return frozenset(op.name for op in upstream(starts, control_inputs=True)
+                     if _SOURCE.match(op.type))
 
 
 def waits_of_copy(tensor: tf.Tensor) -> List[tf.Operation]:
@@ -268,7 +263,7 @@ def waits_between(last: Iterable[tf.Tensor], first: Iterable[tf.Tensor]) -> List
         Ops, without those that only gate gradients.
     """
     ends = {tensor.op for tensor in first}
-    chain = _upstream((tensor.op for tensor in last), ends, False)
+    chain = set(upstream(last, ends.__contains__)) - ends
     waits = {wait for op in chain for wait in op.control_inputs}
     return [wait for wait in sorted(waits, key=lambda op: op.name) if _holds_up(wait, ends)]
 
@@ -303,22 +298,6 @@ def _holds_up(wait: tf.Operation, ends: Set[tf.Operation]) -> bool:
                 found.add(source)
                 queue.append(source)
     return bool(wanted)
-
-
-def _upstream(starts: Iterable[tf.Operation], ends: Set[tf.Operation],
-              waits: bool) -> Set[tf.Operation]:
-    """Returns ops and all that they depend on, up to `ends`, which are left out."""
-    seen = set()  # type: Set[tf.Operation]
-    waiting = list(starts)
-    while waiting:
-        op = waiting.pop()
-        if op in seen or op in ends:
-            continue
-        seen.add(op)
-        waiting.extend(tensor.op for tensor in op.inputs)
-        if waits:
-            waiting.extend(op.control_inputs)
-    return seen
 
 
 def forget_variables(graph: tf.Graph, names: List[str]) -> Dict[str, List[Any]]:

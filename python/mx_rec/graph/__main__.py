@@ -186,21 +186,14 @@ def as_json(plan: Plan, variables: Optional[Sequence[StockVariable]] = None) -> 
          "fused": one.pieces is not None} for one in variables]}
     iterators = []
     for iterator in plan.iterators:
-        entry = dict(iterator._asdict(), ids=[dict(ids._asdict()) for ids in iterator.ids])
         types = {node.name: node.op for node in iterator.graph.node}
-        entry["nodes"] = [{"name": name, "op": types.get(name)} for name in iterator.nodes]
+        entry = dict(iterator, nodes=[{"name": name, "op": types.get(name)}
+                                      for name in iterator.nodes])
         del entry["graph"]
         iterators.append(entry)
-    return json.dumps({"nodes": plan.nodes, **more,
-                       "lookups": [dict(lookup._asdict()) for lookup in plan.lookups],
-                       "iterators": iterators,
-                       "sums": [dict(one._asdict(), sums=[part._asdict() for part in one.sums],
-                                     gradients=[part._asdict() for part in one.gradients])
-                                for one in plan.sums],
-                       "concats": [dict(one._asdict(),
-                                        parts=[part._asdict() for part in one.parts],
-                                        gradients=[part._asdict() for part in one.gradients])
-                                   for one in plan.concats]}, indent=2) + "\n"
+    return json.dumps({"nodes": plan.nodes, **more, "lookups": plan.lookups,
+                       "iterators": iterators, "sums": plan.sums,
+                       "concats": plan.concats}, indent=2) + "\n"
 
 
 def _parser() -> argparse.ArgumentParser:

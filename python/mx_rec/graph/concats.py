@@ -5,13 +5,13 @@ from typing import List, Sequence
 import tensorflow as tf
 
 from mx_rec.edits.replacing import FUSED_NAME, forbid_feeding, in_place_of, pass_on, replace_each
-from mx_rec.graph.fusions import Columns, Concat
+from mx_rec.graph.plan import Record
 from mx_rec.graph.rows import Constants, replace_shapes
 from mx_rec.ops import library
 from mx_rec.ops.lookups import member_of, read_rows
 
 
-def fuse_concats(graph: tf.Graph, planned: Sequence[Concat]) -> None:
+def fuse_concats(graph: tf.Graph, planned: Sequence[Record]) -> None:
     """Replaces lookups with a concatenation behind them by one op, in both directions.
 
     The rows of each lookup stay in the graph for runs that fetch them.
@@ -62,7 +62,7 @@ def _concatenate(op: tf.Operation, readers: List[tf.Operation],
 
 
 def _replace_gradient(graph: tf.Graph, read: tf.Operation, tensor: tf.Tensor,
-                      columns: Columns) -> None:
+                      columns: Record) -> None:
     """Makes what takes the gradient of a part take its columns of the gradient of the whole."""
     whole = graph.get_tensor_by_name(columns.whole)
     waits = [graph.get_operation_by_name(name) for name in columns.waits]

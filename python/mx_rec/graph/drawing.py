@@ -5,7 +5,7 @@ import re
 import textwrap
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from mx_rec.graph.plan import ADMIT, EVAL, SPLIT, TRAIN, Iterator, Lookup, Plan
+from mx_rec.graph.plan import ADMIT, EVAL, SPLIT, TRAIN, Plan, Record
 
 MOST_OPS = 40
 MOST_LOOKUPS = 24
@@ -81,7 +81,7 @@ def draw_dot(plan: Plan) -> str:
     return "\n".join(out) + "\n"
 
 
-def grouped_ops(iterator: Iterator) -> List[str]:
+def grouped_ops(iterator: Record) -> List[str]:
     """Returns a line for each moved op, or for each name scope if there are many ops."""
     types = {node.name: node.op for node in iterator.graph.node}
     if len(iterator.nodes) <= MOST_OPS:
@@ -115,7 +115,7 @@ def _legend() -> List[str]:
             + ["  }"])
 
 
-def _iterator_cluster(plan: Plan, iterator: Iterator, number: int) -> List[str]:
+def _iterator_cluster(plan: Plan, iterator: Record, number: int) -> List[str]:
     """Draws one iterator with the lookups that it feeds."""
     entries = _moving(plan, iterator)
     kinds = {entry.kind for entry in entries}
@@ -161,7 +161,7 @@ def _iterator_cluster(plan: Plan, iterator: Iterator, number: int) -> List[str]:
     return out
 
 
-def _staying_cluster(kind: str, lookups: List[Lookup]) -> List[str]:
+def _staying_cluster(kind: str, lookups: List[Record]) -> List[str]:
     """Draws the lookups of one kind that stay."""
     nodes = []  # type: List[Tuple[List[str], List[str]]]
     if len(lookups) <= MOST_LOOKUPS:
@@ -214,7 +214,7 @@ def _fusions(plan: Plan) -> List[str]:
     return out + ["  }"]
 
 
-def _moving(plan: Plan, iterator: Iterator) -> List[_Entry]:
+def _moving(plan: Plan, iterator: Record) -> List[_Entry]:
     """The lookups of an iterator; those of one table are one entry if there are many."""
     components = {ids.tensor: ids.component for ids in iterator.ids}
     lookups = [plan.lookups[position] for position in iterator.lookups]
@@ -248,9 +248,9 @@ def _prepared(entry: _Entry) -> str:
     return ("ids as they are" if entry.is_direct else "ids, computed") + _times(entry.count)
 
 
-def _grouped(lookups: List[Lookup], key: Callable[[Lookup], Any]) -> Dict[Any, List[Lookup]]:
+def _grouped(lookups: List[Record], key: Callable[[Record], Any]) -> Dict[Any, List[Record]]:
     """Lookups by a key, in the order of the first of each."""
-    groups = {}  # type: Dict[Any, List[Lookup]]
+    groups = {}  # type: Dict[Any, List[Record]]
     for one in lookups:
         groups.setdefault(key(one), []).append(one)
     return groups

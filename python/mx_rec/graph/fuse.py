@@ -10,7 +10,7 @@ from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.base.log import logger
 from mx_rec.graph.concats import fuse_concats
 from mx_rec.graph.needs import Needs, needed_by
-from mx_rec.graph.plan import Plan, make_plan
+from mx_rec.graph.plan import Plan, Record, make_plan
 from mx_rec.graph.rows import mark_rows, read_rest
 from mx_rec.graph.sums import fuse_sums
 from mx_rec.graph.together import Together, take_apart
@@ -188,9 +188,9 @@ def _of_newer(graph: tf.Graph, plan: Plan, first: int) -> Plan:
     def is_newer(name: str) -> bool:
         return graph.get_operation_by_name(name)._id > first  # pylint: disable=protected-access
 
-    together = [one._replace(nodes=[name for name in one.nodes if is_newer(name)])
+    together = [Record(one, nodes=[name for name in one.nodes if is_newer(name)])
                 for one in plan.together]
-    updates = [one._replace(updates=[part for part in one.updates if is_newer(part.node)])
+    updates = [Record(one, updates=[part for part in one.updates if is_newer(part.node)])
                for one in plan.updates]
     return plan._replace(
         sums=[one for one in plan.sums if is_newer(one.lookup)],

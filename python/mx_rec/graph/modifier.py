@@ -16,7 +16,7 @@ from mx_rec.edits.upstream import upstream
 from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.fuse import Fusing
 from mx_rec.graph.iterators import nested_batch
-from mx_rec.graph.plan import (ADMIT, EVAL, ONE_SHOT, SPLIT, TRAIN, Lookup, Plan, is_movable,
+from mx_rec.graph.plan import (ADMIT, EVAL, ONE_SHOT, SPLIT, TRAIN, Plan, Record, is_movable,
                                make_plan)
 from mx_rec.graph.rewrite import Rewritten, rewrite
 from mx_rec.graph.runs import has_run
@@ -110,7 +110,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
     plan = make_plan(clusters.apart(graph_pb2.GraphDef.FromString(before)).SerializeToString(),
                      graph=graph)
     plan = plan._replace(lookups=[
-        lookup._replace(table=clusters.table_of(graph, lookup.node)) if lookup.kind == SPLIT
+        Record(lookup, table=clusters.table_of(graph, lookup.node)) if lookup.kind == SPLIT
         else lookup for lookup in plan.lookups])
     if pull_ahead:
         clusters.check_ahead(graph, [one for one in plan.lookups if one.kind == SPLIT])
@@ -198,7 +198,7 @@ class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
         start_iterators(session)
 
 
-def _is_training(graph: tf.Graph, lookup: Lookup) -> bool:
+def _is_training(graph: tf.Graph, lookup: Record) -> bool:
     """Whether a lookup is one of training."""
     if lookup.kind == SPLIT:
         return is_training(clusters.split_of(graph, lookup.node)[0])

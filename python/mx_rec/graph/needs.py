@@ -16,7 +16,8 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from mx_rec.base.log import logger
-from mx_rec.edits.replacing import FUSED_ATTRIBUTE, extensible
+from mx_rec.edits.replacing import FUSED_ATTRIBUTE, extending, extensible
+from mx_rec.edits.upstream import downstream, upstream
 from mx_rec.state.graph_state import graph_state
 from mx_rec.tensorflow.names import control_flow_util
 
@@ -201,24 +202,27 @@ class _Before:
 
     def _read(self) -> None:
         """Reads what was added first: an op still lists the objects that its outputs were."""
-        if self._unread is None:
-            return
-        definition, lookups = self._unread
-        self._unread = None
-        before = graph_pb2.GraphDef.FromString(definition)
-        self._versions = before.versions
-        changed = _below(before, lookups)
-        for node in before.node:
-            if node.name not in changed:
-                continue
-            self._nodes[node.name] = node
-            for place, tensor in enumerate(self._graph.get_operation_by_name(node.name).outputs):
-                name = "{}:{}".format(node.name, place)
-                if name not in self._moved:
-                    self._own[name] = tensor
-            for name in filter(None, map(_full_name, node.input)):
-                if _op_name(name) not in changed and name not in self._outside:
-                    self._outside[name] = self._graph.get_tensor_by_name(name)
+        # Threads may come at once.
+        with extending:
+            if self._unread is None:
+                return
+            definition, lookups = self._unread
+            before = graph_pb2.GraphDef.FromString(definition)
+            self._versions = before.versions
+            changed = _below(before, lookups)
+            for node in before.node:
+                if node.name not in changed:
+                    continue
+                self._nodes[node.name] = node
+                outputs = self._graph.get_operation_by_name(node.name).outputs
+                for place, tensor in enumerate(outputs):
+                    name = "{}:{}".format(node.name, place)
+                    if name not in self._moved:
+                        self._own[name] = tensor
+                for name in filter(None, map(_full_name, node.input)):
+                    if _op_name(name) not in changed and name not in self._outside:
+                        self._outside[name] = self._graph.get_tensor_by_name(name)
+            self._unread = None
 
     def _were(self) -> Dict[str, str]:
         """The names that tensors had before, by those that they have."""
@@ -382,8 +386,7 @@ class _Before:
                 outside = [self._outside[full] for name in names
                            for full in map(_full_name, self._nodes[name].input)
                            if full in self._outside and full not in given]
-                for op in needed_by(
-                        outside, fed).intersection(_readers_of(makers)):
+                for op in needed_by(outside, fed).intersection(downstream(makers, True)):
                     if op.name not in self._nodes:
                         names.add(self._take(op, were))
                         waiting.append(op.name)
@@ -434,29 +437,7 @@ def needed_by(fetched: Iterable[_Fetched], given: Container[str] = ()) -> Set[tf
         fetched: Tensors and ops.
         given: Names of tensors that are fed, which need none.
     """
-    seen = set()  # type: Set[tf.Operation]
-    waiting = [one if isinstance(one, tf.Operation) else one.op for one in fetched
-               if one.name not in given]
-    while waiting:
-        op = waiting.pop()
-        if op not in seen:
-            seen.add(op)
-            waiting.extend(tensor.op for tensor in op.inputs if tensor.name not in given)
-            waiting.extend(op.control_inputs)
-    return seen
-
-
-def _readers_of(makers: Iterable[tf.Operation]) -> Set[tf.Operation]:
-    """Returns ops and all that depend on them."""
-    seen = set()  # type: Set[tf.Operation]
-    waiting = list(makers)
-    while waiting:
-        op = waiting.pop()
-        if op not in seen:
-            seen.add(op)
-            waiting.extend(reader for output in op.outputs for reader in output.consumers())
-            waiting.extend(op._control_outputs)  # pylint: disable=protected-access
-    return seen
+    return set(upstream(fetched, control_inputs=True, given=given))
 
 
 def _below(definition: graph_pb2.GraphDef, roots: Iterable[str]) -> Set[str]:

@@ -3,7 +3,7 @@
 import ctypes
 import json
 import struct
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, List, NamedTuple, Optional
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
@@ -12,8 +12,6 @@ from mx_rec import plugin
 from mx_rec.base.global_env_conf import fuses_lookups
 from mx_rec.base.log import logger
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
-from mx_rec.graph.fusions import (Concat, Sums, Updates, read_concats, read_sums, read_updates,
-                                    text_of_concats, text_of_sums, text_of_updates)
 from mx_rec.ops.lookups import FIND, ID_OFFSET
 from mx_rec.ops.registered import registered_ops
 
@@ -35,89 +33,22 @@ _MOST_DIMS = 16
 _SHAPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
                           ctypes.c_uint64, ctypes.POINTER(ctypes.c_int64))
 
-# So many moved ops are named in the text of a plan.
+# So many moved ops are named in the text of a plan, and so many tables or updates of one op.
 _SHOWN = 20
+_SHOWN_TABLES = 5
 
 
-class Lookup(NamedTuple):
-    """One lookup that may be moved.
+class Record(dict):  # type: ignore
+    """One thing that a plan tells of: its fields by their names, which can be read as attributes.
 
-    Attributes:
-        node: Name of its op: MxRecIdOffset (training), MxRecObserve (training with admission),
-            MxRecFind (evaluation), or MxRecDistinctSplit (of a table on parameter servers).
-        kind: "train", "admit", "eval" or "split".
-        table: Name of its table.
-        handle: Name of the tensor that is the table's handle.
-        ids: Name of the tensor of its ids.
-        moves: Whether it moves into the input pipeline.
-        iterator: Which of `Plan.iterators` feeds it; None if it stays.
-        reason: Why it moves or stays, one sentence.
+    tf_ops/src/graph says what they are: PlannedLookup, PlannedIterator and others of their kind.
     """
 
-    node: str
-    kind: str
-    table: str
-    handle: str
-    ids: str
-    moves: bool
-    iterator: Optional[int]
-    reason: str
-
-
-class Ids(NamedTuple):
-    """The ids of one or several lookups of an iterator.
-
-    Attributes:
-        tensor: Their name in the graph.
-        component: Which component of the iterator's element they are; None if they are computed.
-        dtype: TensorFlow's number of their type.
-    """
-
-    tensor: str
-    component: Optional[int]
-    dtype: int
-
-
-class Iterator(NamedTuple):
-    """An iterator whose pipeline takes over work of the step.
-
-    Attributes:
-        get_next: Name of the op that reads it.
-        iterator: Name of the op that is it.
-        kind: "initializable" or "one_shot".
-        initializers: Names of the MakeIterator ops; several for a reinitializable one.
-        components: Number of tensors of its element.
-        lookups: Positions in `Plan.lookups`.
-        ids: Distinct ids of these lookups.
-        bags: Names of the tensors that describe bags of these lookups and move with their ids.
-        nodes: Names of the ops whose copies compute ids and bags, inputs before consumers.
-        graph: These ops as a GraphDef; inputs from outside are components of get_next.
-    """
-
-    get_next: str
-    iterator: str
-    kind: str
-    initializers: List[str]
-    components: int
-    lookups: List[int]
-    ids: List[Ids]
-    bags: List[str]
-    nodes: List[str]
-    graph: graph_pb2.GraphDef
-
-
-class Group(NamedTuple):
-    """Lookups of one verb that share an op.
-
-    Attributes:
-        op: The type of their ops.
-        nodes: Their names.
-        reason: Why they do, one sentence.
-    """
-
-    op: str
-    nodes: List[str]
-    reason: str
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
 
 
 class Plan(NamedTuple):
@@ -126,7 +57,7 @@ class Plan(NamedTuple):
     Attributes:
         nodes: Number of nodes of the graph.
         lookups: All lookups made with modify_graph=True, in the order of the graph.
-        iterators: The iterators that feed those that move.
+        iterators: The iterators that feed those that move; `graph` is the GraphDef of their nodes.
         sums: The lookups whose rows are summed over bags; none where MXREC_FUSE_LOOKUPS is 0.
         concats: The concatenations of lookups; none there, either.
         together: The lookups that share an op.
@@ -134,12 +65,12 @@ class Plan(NamedTuple):
     """
 
     nodes: int
-    lookups: List[Lookup]
-    iterators: List[Iterator]
-    sums: List[Sums] = []
-    concats: List[Concat] = []
-    together: List[Group] = []
-    updates: List[Updates] = []
+    lookups: List[Record]
+    iterators: List[Record]
+    sums: List[Record] = []
+    concats: List[Record] = []
+    together: List[Record] = []
+    updates: List[Record] = []
 
     def text(self) -> str:
         """Returns the plan for a person to read, several lines."""
@@ -166,9 +97,9 @@ class Plan(NamedTuple):
             lines.append("")
             lines.append("in the step as before:")
             lines.extend("  stays  " + _line(lookup) for lookup in staying)
-        lines.extend(text_of_sums(self.sums))
-        lines.extend(text_of_concats(self.concats))
-        lines.extend(text_of_updates(self.updates))
+        lines.extend(_text_of_sums(self.sums))
+        lines.extend(_text_of_concats(self.concats))
+        lines.extend(_text_of_updates(self.updates))
         together = [group for group in self.together if len(group.nodes) > 1]
         if together:
             lines.extend(["", "lookups that share an op:"])
@@ -202,20 +133,15 @@ def make_plan(graph_def: bytes, op_list: Optional[bytes] = None,
     plugin.load()
     result = _call(graph_def, registered_ops() if op_list is None else op_list, graph)
     (length,) = struct.unpack_from("<Q", result)
-    described = json.loads(result[8:8 + length].decode("utf-8"))
-    raw = result[8 + length:]
-    lookups = [Lookup(**{field: entry[field] for field in Lookup._fields})
-               for entry in described["lookups"]]
-    iterators = [_iterator(entry, raw) for entry in described["iterators"]]
-    together = [Group(**entry) for entry in described["together"]]
-    plan = Plan(described["nodes"], lookups, iterators, together=together,
-                updates=read_updates(described["updates"]))
-    for rule in described["left_out"]:
+    described = json.loads(result[8:8 + length].decode("utf-8"), object_hook=Record)
+    for iterator in described.iterators:
+        start, size = iterator.graph
+        start += 8 + length
+        iterator["graph"] = graph_pb2.GraphDef.FromString(result[start:start + size])
+    for rule in described.left_out:
         logger.warning("graph pass: a rule failed and changes nothing: %s", rule)
-    if not fuses_lookups():
-        return plan
-    return plan._replace(sums=read_sums(described["sums"]),
-                         concats=read_concats(described["concats"]))
+    plan = Plan(**{name: described[name] for name in Plan._fields})
+    return plan if fuses_lookups() else plan._replace(sums=[], concats=[])
 
 
 def is_movable(op: tf.Operation) -> bool:
@@ -225,14 +151,6 @@ def is_movable(op: tf.Operation) -> bool:
     """
     return op.type in _LOOKUPS and MOVABLE_ATTRIBUTE in op.node_def.attr \
         and op.get_attr(MOVABLE_ATTRIBUTE)
-
-
-def _iterator(entry: Dict[str, Any], raw: bytes) -> Iterator:
-    start, length = entry["graph"]
-    graph = graph_pb2.GraphDef.FromString(raw[start:start + length])
-    ids = [Ids(one["tensor"], one["component"], one["dtype"]) for one in entry["ids"]]
-    values = dict(entry, graph=graph, ids=ids)
-    return Iterator(**{field: values[field] for field in Iterator._fields})
 
 
 def _call(graph_def: bytes, op_list: bytes, graph: Optional[tf.Graph]) -> bytes:
@@ -261,7 +179,48 @@ def _shape_of(graph: tf.Graph, _: Any, name: Any, length: int, output: int, size
         return -1
 
 
-def _line(lookup: Lookup) -> str:
+def _text_of_updates(updates: List[Record]) -> List[str]:
+    """Returns the lines of a plan that tell of updates, none without any."""
+    lines = ["", "updates:"] if updates else []
+    for group in updates:
+        shown = ", ".join(one.node for one in group.updates[:_SHOWN_TABLES])
+        rest = len(group.updates) - _SHOWN_TABLES
+        lines.append("  {}  {}{}: {}".format("joins" if len(group.updates) > 1 else "fuses", shown,
+                                            " and {} more".format(rest) if rest > 0 else "",
+                                            group.reason))
+    return lines
+
+
+def _text_of_concats(concats: List[Record]) -> List[str]:
+    """Returns the lines of a plan that tell of concatenations, none without any."""
+    if not concats:
+        return []
+    lines = ["", "concatenations of lookups:"]
+    for one in concats:
+        tables = list(dict.fromkeys(part.table for part in one.parts))
+        shown = ", ".join(map(repr, tables[:_SHOWN_TABLES]))
+        rest = len(tables) - _SHOWN_TABLES
+        lines.append("  {}  {} of {} lookups of {}{}: {}".format(
+            "fuses" if one.fuses else "stays", one.node, len(one.parts), shown,
+            " and {} more".format(rest) if rest > 0 else "", one.reason))
+    return lines
+
+
+def _text_of_sums(sums: List[Record]) -> List[str]:
+    """Returns the lines of a plan that tell of sums over bags, none without any."""
+    if not sums:
+        return []
+    lines = ["", "sums over bags:"]
+    for one in sums:
+        lines.append("  {}  {} over bags of {}:{} of the table {!r}: {}".format(
+            "fuses" if one.fuses else "stays",
+            " and ".join("the {}{} {}".format("weighted " if one.weights else "", part.combiner,
+                                              part.node) for part in one.sums),
+            one.lookup, one.output, one.table, one.reason))
+    return lines
+
+
+def _line(lookup: Record) -> str:
     return "{} {} of the table {!r} by {}: {}".format(
         _SPOKEN.get(lookup.kind, "training lookup"), lookup.node, lookup.table, lookup.ids,
         lookup.reason)

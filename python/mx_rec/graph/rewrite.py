@@ -10,11 +10,10 @@ from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.cluster import modified as clusters
 from mx_rec.cluster.ahead import with_next
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
-from mx_rec.edits.replacing import forbid_feeding, in_place_of
-from mx_rec.graph.plan import ONE_SHOT, SPLIT, TRAIN, Iterator, Lookup
+from mx_rec.edits.replacing import forbid_feeding, in_place_of, replace_each
+from mx_rec.graph.plan import ONE_SHOT, SPLIT, TRAIN, Record
 from mx_rec.graph.sessions import PIPELINE_SCOPE
 from mx_rec.ops.lookups import Resolved, prepare, resolve
-from mx_rec.tensorflow.moved import move_outputs
 from mx_rec.tensorflow.names import MapDataset, dataset_ops
 from mx_rec.tensorflow.names import device as device_module
 from mx_rec.tensorflow.names import gen_dataset_ops
@@ -42,7 +41,7 @@ class Rewritten(NamedTuple):
     components: List[tf.Tensor]
 
 
-def rewrite(graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
+def rewrite(graph: tf.Graph, iterator: Record, lookups: Sequence[Record],
             max_steps: int, pull_ahead: bool = False) -> Rewritten:
     """Moves the key work of an iterator's lookups into its pipeline.
 
@@ -88,7 +87,7 @@ def rewrite(graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
             initializers = [_restart(graph.get_operation_by_name(name), dataset, resource)
                             for name, dataset in zip(iterator.initializers, datasets)]
     components = list(get_next.outputs)
-    replace_outputs(get_next, values[:len(components)])
+    replace_each(get_next, values[:len(components)])
     computed, prepared, requests, following = extension.split(values[len(components):])
     for work, outputs, behind in zip(shared, requests, following):
         for op in clusters.take_over(graph, work, outputs, behind):
@@ -106,36 +105,10 @@ def rewrite(graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
     return Rewritten(initializers, components)
 
 
-def replace_outputs(old: tf.Operation, values: Sequence[tf.Tensor]) -> None:
-    """Puts the outputs of another op in the place of all outputs of `old`.
-
-    Ops that read an old output read the new one, ops that wait for `old` wait for the other op.
-    The tensor objects of the old outputs, which the script may hold and fetch, become those of
-    the new ones.
-
-    Args:
-        old: An op.
-        values: The new tensors, the first outputs of one op, of the same types.
-    """
-    new = values[0].op
-    for output, value in zip(old.outputs, values):
-        value.set_shape(output.shape)
-        for consumer in output.consumers():
-            for position, tensor in enumerate(consumer.inputs):
-                if tensor is output:
-                    consumer._update_input(position, value)  # pylint: disable=protected-access
-    # pylint: disable=protected-access
-    for waiting in list(old._control_outputs):
-        others = [new if op is old else op for op in waiting.control_inputs]
-        waiting._remove_all_control_inputs()
-        waiting._add_control_inputs(others)
-    move_outputs(old, new)
-
-
 class _Extension:
     """The function that is mapped over the user's dataset."""
 
-    def __init__(self, graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
+    def __init__(self, graph: tf.Graph, iterator: Record, lookups: Sequence[Record],
                  shared: Sequence[clusters.Moving]) -> None:
         self._iterator = iterator
         self._shared = shared
@@ -153,13 +126,13 @@ class _Extension:
         # What is looked up by the same ids shares an inverse; they are made distinct once.
         sources = self._sources()
         types = {ids.tensor: ids.dtype for ids in iterator.ids}
-        groups = OrderedDict()  # type: Dict[Any, Dict[Any, List[Lookup]]]
+        groups = OrderedDict()  # type: Dict[Any, Dict[Any, List[Record]]]
         for lookup in training:
             key = types[lookup.ids], self._limits[lookup.node]
             same = groups.setdefault(key, OrderedDict())
             same.setdefault(sources[lookup.ids], []).append(lookup)
         # One op for each of these prepares lookups by several ids, where tables are grouped.
-        self._ops = []  # type: List[List[List[Lookup]]]
+        self._ops = []  # type: List[List[List[Record]]]
         for same in groups.values():
             sets = list(same.values())
             self._ops.extend([sets] if groups_tables() else [[one] for one in sets])
@@ -214,7 +187,7 @@ class _Extension:
                 for value in clusters.no_request(work)]
         return with_next(dataset, self._ahead, last)
 
-    def _prepare(self, sets: Sequence[Sequence[Lookup]], ids: Dict[str, tf.Tensor]
+    def _prepare(self, sets: Sequence[Sequence[Record]], ids: Dict[str, tf.Tensor]
                  ) -> List[Tuple[List[tf.Tensor], tf.Tensor]]:
         """Adds the op that prepares lookups by some ids: for each ids offsets, and an inverse."""
         limit = self._limits[sets[0][0].node]
@@ -268,7 +241,7 @@ def _processor(op: tf.Operation) -> str:
                                     device_type="CPU", device_index=0).to_string()
 
 
-def _take_over(op: tf.Operation, lookup: Lookup, computed: Dict[str, tf.Tensor],
+def _take_over(op: tf.Operation, lookup: Record, computed: Dict[str, tf.Tensor],
                prepared: _Prepared) -> None:
     """Makes a lookup in the step take what the pipeline gives; a training lookup claims it."""
     op._set_attr(  # pylint: disable=protected-access
@@ -282,7 +255,7 @@ def _take_over(op: tf.Operation, lookup: Lookup, computed: Dict[str, tf.Tensor],
     with in_place_of(op.graph, op):
         claimed = resolve([op.inputs[0]], [computed.get(lookup.ids, op.inputs[1])],
                           Resolved([offsets], [inverse]), limit=op.get_attr("limit"), name="claim")
-    replace_outputs(op, claimed.of(0))
+    replace_each(op, claimed.of(0))
 
 
 def _read_instead(bags: tf.Tensor, moved: tf.Tensor) -> None:
@@ -294,7 +267,7 @@ def _read_instead(bags: tf.Tensor, moved: tf.Tensor) -> None:
                 reader._update_input(position, moved)  # pylint: disable=protected-access
 
 
-def _forbid_feeding(graph: tf.Graph, iterator: Iterator, components: Sequence[tf.Tensor]) -> None:
+def _forbid_feeding(graph: tf.Graph, iterator: Record, components: Sequence[tf.Tensor]) -> None:
     """Makes session.run refuse values for tensors from which the pipeline has computed ids.
 
     Lookups would not see such a value, while the rest of the step would. An attribute of the ops

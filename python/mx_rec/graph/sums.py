@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from mx_rec.edits.replacing import (FUSED_NAME, forbid_feeding, in_place_of, replace_each,
                                     replace_ops)
-from mx_rec.graph.fusions import Gradient, Sums
+from mx_rec.graph.plan import Record
 from mx_rec.graph.rows import Constants, replace_shapes
 from mx_rec.ops import library
 from mx_rec.ops.lookups import FIND, READ, RESTORE, find_rows, member_of, read_rows
@@ -22,7 +22,7 @@ class _Rows:
         constants: Of the graph.
     """
 
-    def __init__(self, graph: tf.Graph, planned: Sums, constants: Constants) -> None:
+    def __init__(self, graph: tf.Graph, planned: Record, constants: Constants) -> None:
         self.graph = graph
         self.planned = planned
         self.op = graph.get_operation_by_name(planned.lookup)
@@ -60,7 +60,7 @@ class _Rows:
         return self.inputs.get("variables", self.inputs.get("rows"))
 
 
-def fuse_sums(graph: tf.Graph, planned: Sequence[Sums], together: Iterable[Sequence[str]] = ()
+def fuse_sums(graph: tf.Graph, planned: Sequence[Record], together: Iterable[Sequence[str]] = ()
               ) -> Dict[str, List[tf.Operation]]:
     """Replaces lookups with sums behind them by pooled lookups, in both directions.
 
@@ -155,7 +155,7 @@ def _length(ids: tf.Tensor) -> tf.Tensor:
 
 
 def _replace_gradient(rows: _Rows, reader_of_bags: tf.Operation, tensor: tf.Tensor,
-                      gradient: Gradient) -> None:
+                      gradient: Record) -> None:
     """Makes what takes a gradient of each id take that of each bag."""
     # A gradient of each id has the shape of the rows, so that no update comes before they are
     # read. One of each bag may be a constant.

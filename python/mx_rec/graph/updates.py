@@ -7,7 +7,7 @@ import tensorflow as tf
 from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.edits.replacing import FUSED_NAME, forbid_feeding
 from mx_rec.edits.wiring import in_place_of, replace_waiting
-from mx_rec.graph.fusions import Member, Update, Updates
+from mx_rec.graph.plan import Record
 from mx_rec.ops.optimizers import Gradients, OptimizerStep, gradients_of, optimizer_of, update
 
 
@@ -30,7 +30,7 @@ class Updating:
         planned: What the plan says of updates that no session has run.
     """
 
-    def __init__(self, graph: tf.Graph, planned: Sequence[Updates]) -> None:
+    def __init__(self, graph: tf.Graph, planned: Sequence[Record]) -> None:
         self._graph = graph
         groups = [one.updates for one in planned]
         if not groups_tables():
@@ -67,7 +67,7 @@ class Updating:
                 self._graph.prevent_feeding(tensor)
         return made
 
-    def _fused(self, group: Sequence[Update], ops: Sequence[tf.Operation]) -> tf.Operation:
+    def _fused(self, group: Sequence[Record], ops: Sequence[tf.Operation]) -> tf.Operation:
         """Adds the op that does what some updates do."""
         first = ops[0]
         parts = []  # type: List[_Part]
@@ -105,7 +105,7 @@ class Updating:
             or [self._graph.get_operation_by_name(name)]
         return [self._instead.get(op, op) for op in ops]
 
-    def _part(self, handle: tf.Tensor, member: Member) -> Tuple[_Part, List[tf.Operation]]:
+    def _part(self, handle: tf.Tensor, member: Record) -> Tuple[_Part, List[tf.Operation]]:
         """Returns what is taken in the place of a sum, and what that waits for."""
         # Sums over bags and concatenations may have got another op for it.
         op = self._left_out[member.sum].op

@@ -2,11 +2,12 @@
 
 import inspect
 from collections import OrderedDict
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
 from mx_rec.base.log import warn_once
+from mx_rec.edits.upstream import upstream
 from mx_rec.ops.optimizers import OptimizerStep, optimizer_named
 from mx_rec.optimizers.base import (adopt_by, apply_rows, is_offsets, rows_of_offsets,
                                     rows_of_variable, scalar)
@@ -296,17 +297,11 @@ def _check(optimizer: Any, grad: Any, variable: Any) -> None:
 
 def _tables_of(offsets: tf.Tensor) -> List[str]:
     """Returns the names of the tables whose rows a gradient's indices are, none of variables."""
-    seen, waiting = set(), [offsets.op]  # type: Set[tf.Operation], List[tf.Operation]
-    while waiting:
-        op = waiting.pop()
-        if op in seen:
-            continue
-        seen.add(op)
+    for op in upstream([offsets]):
         tables = {one for one in map(table_op_of, op.inputs) if one.type in _TABLE_OPS} \
             if op.type.startswith("MxRec") else None
         if tables:
             return sorted(map(described_name, tables))
-        waiting.extend(tensor.op for tensor in op.inputs)
     return []
 
 

@@ -9,7 +9,7 @@ would start with. Updates make them.
 """
 
 from collections import OrderedDict
-from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -17,7 +17,8 @@ from mx_rec.cluster.lookups import Found, look_up
 from mx_rec.cluster.updates import Rows as Gradients
 from mx_rec.cluster.updates import push
 from mx_rec.core.table import Table
-from mx_rec.edits.wiring import (in_its_place, in_place_of, on_device, replace_change, upstream_of,
+from mx_rec.edits.upstream import downstream, upstream
+from mx_rec.edits.wiring import (in_its_place, in_place_of, on_device, replace_change,
                                  waits_between)
 from mx_rec.ops import library
 from mx_rec.ops.optimizers import optimizer_named
@@ -226,7 +227,7 @@ def bring_to_worker(graph: tf.Graph, variables: Sequence[ServerRows], servers: S
     updates = [rows.op(output[0]) for rows in variables for step in rows.plan.updates
                for output in step.last]
     lookups = [op for rows in variables for op in rows.lookups]
-    for op in upstream_of(updates).union(_downstream(lookups)):
+    for op in downstream(lookups).union(upstream(updates)):
         # pylint: disable=protected-access
         if "_class" not in op.node_def.attr or op.op_def.is_stateful \
                 or not gone.issuperset(op.colocation_groups()):
@@ -235,18 +236,6 @@ def bring_to_worker(graph: tf.Graph, variables: Sequence[ServerRows], servers: S
             continue
         op._clear_attr("_class")
         op._set_device(worker)
-
-
-def _downstream(ops: Sequence[tf.Operation]) -> Set[tf.Operation]:
-    """Returns ops and all that read what they give."""
-    seen, todo = set(ops), list(ops)
-    while todo:
-        for output in todo.pop().outputs:
-            for consumer in output.consumers():
-                if consumer not in seen:
-                    seen.add(consumer)
-                    todo.append(consumer)
-    return seen
 
 
 def clear_op(table: Table, servers: Servers) -> tf.Operation:

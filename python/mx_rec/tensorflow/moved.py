@@ -13,39 +13,15 @@ _STANDS_FOR = "_mx_rec_stands_for"
 _classes = {}  # type: Dict[type, type]
 
 
-def move_outputs(old: tf.Operation, new: tf.Operation) -> None:
-    """Makes the tensor objects of the outputs of `old` those of the first outputs of `new`.
-
-    Args:
-        old: An op.
-        new: Another op, whose first outputs have the same types.
-    """
-    # pylint: disable=protected-access
-    if hasattr(old, "_outputs"):
-        for position, output in enumerate(list(old._outputs)):
-            output._op = new
-            output._name = None
-            output._tf_output = None
-            new._outputs[position] = output
-        return
-    outputs = new.outputs
-    for position, output in enumerate(list(old.outputs)):
-        value = outputs[position]
-        setattr(output, _STANDS_FOR, value)
-        output.__class__ = _class_of(type(output))
-        outputs[position] = output
-    if old.outputs and new.outputs[0] is not old.outputs[0]:
-        raise NotImplementedError(
-            "this TensorFlow ({}) does not let another op take over the tensors of {!r}: leave "
-            "modify_graph out, and lookups stay in the step.".format(tf.__version__, old.name))
-
-
 def move_each(old: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> None:
     """Makes tensor objects of outputs those of other ops, in order.
 
     Args:
         old: Outputs of ops.
         values: A tensor for each of them, of the same type; no two are the same.
+
+    Raises:
+        NotImplementedError: If this TensorFlow does not let them.
     """
     # pylint: disable=protected-access
     for output, value in zip(old, values):
@@ -61,6 +37,11 @@ def move_each(old: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> None:
         setattr(output, _STANDS_FOR, value)
         output.__class__ = _class_of(type(output))
         outputs[place] = output
+        if op.outputs[place] is not output:
+            raise NotImplementedError(
+                "this TensorFlow ({}) does not let another op take over the tensors of {!r}: leave "
+                "modify_graph out, and lookups stay in the step.".format(
+                    tf.__version__, output.op.name))
 
 
 def take_back(operations: Iterable[tf.Operation]) -> None:

@@ -295,28 +295,26 @@ impl<S: ReadRows, N: ReadRows> Vectorized for Block<'_, S, N> {
     #[inline(always)]
     fn run(self) {
         match self.dim {
-            1 => self.copy(1, fixed::<1>),
-            8 => self.copy(8, fixed::<8>),
-            16 => self.copy(16, fixed::<16>),
-            32 => self.copy(32, fixed::<32>),
-            64 => self.copy(64, fixed::<64>),
-            dim => self.copy(dim, copy_row),
+            1 => self.copy(fixed::<1>),
+            8 => self.copy(fixed::<8>),
+            16 => self.copy(fixed::<16>),
+            32 => self.copy(fixed::<32>),
+            64 => self.copy(fixed::<64>),
+            _ => self.copy(copy_row),
         }
     }
 }
 
 impl<S: ReadRows, N: ReadRows> Block<'_, S, N> {
-    /// `dim` is [`Block::dim`], which the compiler knows where it is a number above: it unrolls what
-    /// reads rows of 2 bytes a value, too.
     #[inline(always)]
-    fn copy(self, dim: usize, copy: impl Fn(&[f32], &mut [f32])) {
+    fn copy(self, copy: impl Fn(&[f32], &mut [f32])) {
         let Block {
             rows: (store, rows),
             coming: (next, floats, coming),
+            dim,
             width,
             first,
             out,
-            ..
         } = self;
         let mut scratch = vec![0.0; if S::SCRATCH && !S::DECODES { dim } else { 0 }];
         for (at, (out, &number)) in out.chunks_exact_mut(width).zip(rows).enumerate() {
