@@ -7,8 +7,6 @@ others tell since when they are where.
 import operator
 from typing import Any
 
-import tensorflow as tf
-
 from mx_rec.tensorflow.versions import IS_1, Absent, find
 
 _P = "tensorflow.python."
@@ -58,8 +56,7 @@ c_api = find("graph modification", ((2, 0), _P + "client.pywrap_tf_session"),
 
 # The version of the graph of a session, a number that grows with the graph. Without the lock that
 # `Graph.version` takes in a 1.x: reading a number needs none.
-version_for = operator.attrgetter(
-    "_graph._version" if hasattr(tf.Graph(), "_version") else "_graph.version")
+version_for = operator.attrgetter("_graph._version" if IS_1 else "_graph.version")
 
 if isinstance(RefVariable, Absent):
     RefVariable = type("NoRefVariable", (), {})
