@@ -373,15 +373,14 @@ ensure_adapter() {
     fi
 }
 
-# ensure_plugin [PROFILE]: the plugin, built and placed beside the package; for release, or in a
-# profile of Cargo.toml. Tests take `dev`, whose build they share.
+# The plugin, built and placed beside the package; for release, or in another profile of Cargo.toml.
+plugin_profile=release
 ensure_plugin() {
     need_cc
     need_cargo
-    local profile="${1:-release}"
-    local built="$CARGO_TARGET_DIR/${profile/#dev/debug}/libmx_rec.so"
-    [ -f "$built" ] || say "building the plugin ($profile): a few minutes the first time"
-    cargo build --profile "$profile" --locked --quiet -p mx_rec
+    local built="$CARGO_TARGET_DIR/${plugin_profile/#dev/debug}/libmx_rec.so"
+    [ -f "$built" ] || say "building the plugin ($plugin_profile): a few minutes the first time"
+    cargo build --profile "$plugin_profile" --locked --quiet -p mx_rec
     if ! cmp -s "$built" "$plugin"; then
         say "placing libmx_rec.so in python/mx_rec"
         # By renaming: a process that has the old file mapped keeps it.

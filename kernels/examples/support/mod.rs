@@ -4,6 +4,7 @@
 pub(crate) mod arguments;
 
 use mx_rec_kernels::{Ids, Initializer, Pool, Result, RowDtype, RowStorage, Table, TableConfig};
+use rustix::time::{clock_gettime, ClockId};
 use std::time::Instant;
 
 /// A table of `rows` rows at most.
@@ -118,12 +119,7 @@ fn or_end(result: Result<()>) {
 
 /// Seconds of processors that the process has had.
 fn processor_time() -> f64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the call writes to `time` alone.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 

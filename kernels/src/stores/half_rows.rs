@@ -4,7 +4,7 @@
 use crate::halves::{encode, folded, read, round_row, Draws, Half, RowDraws, Unusual};
 use crate::simd::Level;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::{Error, Kind, Result, Rounding, TableConfig};
+use crate::{Error, Kind, Result, Rounding, RowDtype};
 
 /// Beside rows of 2 bytes a value.
 pub(crate) struct HalfRows {
@@ -24,14 +24,14 @@ pub(crate) struct HalfRows {
 }
 
 impl HalfRows {
-    /// Of a table without rows; `None` if it keeps float32.
-    pub(crate) fn of(config: &TableConfig) -> Option<Box<HalfRows>> {
+    /// Of a table without rows, with this seed; `None` if it keeps float32.
+    pub(crate) fn of(dtype: RowDtype, rounding: Rounding, seed: u64) -> Option<Box<HalfRows>> {
         Some(Box::new(HalfRows {
-            half: config.row_storage.dtype.half()?,
-            rounding: config.row_storage.rounding,
-            seed: config.seed,
+            half: dtype.half()?,
+            rounding,
+            seed,
             updates: 0,
-            draws: Draws::new(config.seed, 0),
+            draws: Draws::new(seed, 0),
             folded: Vec::new(),
             saturated: AtomicU64::new(0),
             not_finite: AtomicU64::new(0),

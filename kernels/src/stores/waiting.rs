@@ -185,11 +185,11 @@ impl Waiting {
         self.from(number).is_some()
     }
 
-    /// Brings a row to the state after the last step, in place: rounded, if its embedding has 2
-    /// bytes a value, at the end of each span and after the last step. Returns whether it had missed
-    /// one. If it is the table's own row [`Waiting::note`] is to follow.
-    pub(crate) fn catch_up(&self, number: u32, row: &mut [f32], halves: Option<&HalfRows>) -> bool {
-        let Some(from) = self.from(number) else {
+    /// Brings the row number `place` to the state after the last step, in place: rounded, if its
+    /// embedding has 2 bytes a value, at the end of each span and after the last step. Returns
+    /// whether it had missed one. If it is the table's own row [`Waiting::note`] is to follow.
+    pub(crate) fn catch_up(&self, place: u32, row: &mut [f32], halves: Option<&HalfRows>) -> bool {
+        let Some(from) = self.from(place) else {
             return false;
         };
         if is_still(row, self.starts, self.dim) {
@@ -206,7 +206,7 @@ impl Waiting {
                     halves.read(record, &mut floats);
                     span.missed
                         .catch_up(from, &mut floats, slots, self.behind());
-                    halves.write_as(number, span.update, &floats, record);
+                    halves.write_as(place, span.update, &floats, record);
                 }
             }
         }

@@ -112,7 +112,7 @@ fn mixed(number: u128) -> u128 {
 /// have them.
 pub(crate) fn random(seed: u64, key: i64, column: usize, update: u64) -> u32 {
     let (golden, most) = (0x9E37_79B9_7F4A_7C15_u128, 1_u128 << 32);
-    let folded = u128::from(key as u64) * golden % (most * most) >> 32;
+    let folded = (u128::from(key as u64) * golden % (most * most)) >> 32;
     let of_update = mixed(u128::from(seed) ^ mixed(u128::from(update) * golden));
     let row = mixed(of_update + folded * golden);
     let words = DIM.div_ceil(2);

@@ -86,7 +86,8 @@ impl Content {
         capacity: u64,
         slots: Vec<SlotSpec>,
     ) -> Content {
-        let (layout, halves) = (Layout::of(config), HalfRows::of(config));
+        let (layout, stored) = (Layout::of(config), config.row_storage);
+        let halves = HalfRows::of(stored.dtype, stored.rounding, config.seed);
         Content::on(store, (layout, halves), capacity, slots)
     }
 
