@@ -113,7 +113,8 @@ fn every_optimizer_does_in_parts_what_it_does_in_one_table() {
         let joined = graph.node("ConcatV2").inputs(&rows).input(axis).finish();
         let stitch = graph.node("MxRecStitch").inputs(&[parts.variable]);
         let stitch = stitch.inputs(&[found.keys]).inputs(&[found.counts]);
-        let stitch = stitch.inputs(&[found.places]);
+        // No row types: all rows come as float32.
+        let stitch = stitch.inputs(&[found.places]).inputs(&[]);
         let stitch = stitch.input(joined.expect("rows").output(0)).finish();
         let embedding = stitch.expect("MxRecStitch").output(0);
         let sums = graph.node("MxRecReduce").input(grad).input(found.places);
