@@ -30,6 +30,7 @@ def test_it_keeps_its_promises_and_draws_them(tmp_path):
         assert [part for part in os.listdir(str(tmp_path / name)) if "tfevents" in part], name
 
 
+@pytest.mark.long
 def test_wrong_arguments_say_what_is_wrong(tmp_path):
     for arguments, message in ((["--access", "0"], "at least 1"),
                                (["--data", str(tmp_path / "none")], "there is no directory")):

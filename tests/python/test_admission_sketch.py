@@ -52,6 +52,7 @@ def test_the_worked_example_refuses_33_alone(graph, session, dynamic):
     assert sess.run(embedding, {ids: [33]}).tolist() == [[1, 1]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_training_follows_the_rules_in_every_form(tmp_path, seed):
     """Evictions, thresholds that change, and checkpoints from which a training goes on."""

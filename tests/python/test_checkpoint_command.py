@@ -569,6 +569,7 @@ def test_an_interrupted_command_says_so_in_one_line(tmp_path, capsys, monkeypatc
     assert capsys.readouterr().err == "python -m mx_rec.checkpoint: interrupted\n"
 
 
+@pytest.mark.long
 def test_the_command_runs_as_a_module(tmp_path):
     write_table(tmp_path / "t", [1], np.ones([1, 2]))
     for path, code in (("t", 0), ("none", 2)):
@@ -578,6 +579,7 @@ def test_the_command_runs_as_a_module(tmp_path):
     assert "python -m mx_rec.checkpoint: " in ran.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", ["verify", "diff"])
 def test_memory_does_not_grow_with_the_rows(tmp_path, verb):
     """Beside 16 bytes a key: 100 MB of rows are read in less than 64 MiB."""

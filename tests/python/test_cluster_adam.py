@@ -94,6 +94,7 @@ def expect_close(found, wanted, moved=100):
     assert (np.abs(first - last).max(1) > 1e-3).sum() > moved, "many rows move"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind, resource, parts, disk", [
     ("adam", "", "0", False), ("adam", "1", "3", True), ("adamw", "", "3", False), ("adamw", "1", "0", True),
     ("nadam", "1", "3", True), ("keras_adam", "1", "3", False), ("adamax", "", "0", False)])
@@ -191,6 +192,7 @@ BY_STEP = cluster_cases.RUN.replace("""    ids = tf.compat.v1.placeholder(tf.int
 """).replace(", dict(zip([ids, labels], batch(number))))", ")")
 
 
+@pytest.mark.long
 def test_a_killed_server_comes_back_with_rows_that_have_caught_up_with_the_checkpoint(tmp_path):
     assert all(part in BY_STEP for part in ("while True", "py_func", "sess.run([loss, train])"))
     variables = dict(OPTIMIZER="adam", LAST="60", SAVE="10")

@@ -94,6 +94,7 @@ print(json.dumps([oracle(2), oracle(2, held_back=False), on_servers(target, ps, 
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ps, row_dtype", [(1, "float32"), (2, "float32"), (1, "bfloat16"), (2, "float16")])
 def test_rows_pulled_ahead_are_one_update_old_in_each_epoch_and_by_default_none_is(ps, row_dtype):
     """Also where the rows of one table of a request are sent in 2 bytes a value, and the other's are not."""
@@ -152,6 +153,7 @@ with fed.session() as sess:
 """
 
 
+@pytest.mark.long
 def test_runs_without_updates_skipped_batches_restarts_and_threads_never_get_rows_of_another_batch():
     found = dict(line.split(" ", 1) for line in run_alone(UNEVEN).strip().splitlines())
     assert found["only"] == found["only_expected"] + " True"
@@ -193,6 +195,7 @@ with alone.session() as sess:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("many", ["0", "1"])
 def test_a_step_with_rows_from_before_a_restore_changes_no_row_and_the_next_one_has_its_own(many, tmp_path):
     """The step updated restored rows by gradients of those that had been there before."""

@@ -64,6 +64,7 @@ with tf.compat.v1.Session(target, config=config) as sess:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ps", [1, 3])
 def test_empty_batches_equal_keys_extreme_keys_and_int32_train_the_bits_of_one_process(ps):
     """With three servers some get no key of a batch."""
@@ -100,6 +101,7 @@ with tf.compat.v1.Session(target, config=config) as sess:
 """
 
 
+@pytest.mark.long
 def test_loops_and_branches_behind_lookups_iterators_and_reordered_gradients_give_the_bits_of_one_process():
     found, alone = in_both(OUTSIDE)
     assert found == alone and "rows" in found
@@ -186,6 +188,7 @@ print("after", [float(found.min()), float(found.max())])
 """
 
 
+@pytest.mark.long
 def test_two_sessions_train_restore_and_save_at_the_same_time(tmp_path):
     with Job(PLAIN + TWO_SESSIONS, ps=2, CHECKPOINTS=str(tmp_path)) as job:
         found = dict(line.split(" ", 1) for line in job.worker().strip().splitlines())
@@ -230,6 +233,7 @@ def test_a_server_that_is_killed_between_pull_and_push_costs_no_step_and_no_row(
     assert_same(found, trained(run_alone(AGAIN, PAUSED=str(paused), AT="8")))
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_between_pull_and_push_leaves_the_rows_as_they_were(tmp_path):
     paused = tmp_path / "paused"
     with Job(AGAIN, ps=2, worker=2, LAST="8") as job:
@@ -254,6 +258,7 @@ def test_more_servers_join_while_the_old_ones_live(tmp_path):
     assert_same(found, trained(run_alone(RUN)))
 
 
+@pytest.mark.long
 def test_a_later_job_on_living_servers_has_other_dims_and_optimizers_and_the_earlier_one_is_told(tmp_path):
     other = MODEL.replace('create_table(tf.int64, 4, "items"', 'create_table(tf.int64, 6, "items"')
     other = other.replace('create_table(tf.int64, 8, "users"', 'create_table(tf.int64, 4, "users"')
@@ -349,6 +354,7 @@ HOOKS = RUN.replace("hooks = []", "hooks = [tf.compat.v1.train.StopAtStepHook(la
 HOOKS = HOOKS[:HOOKS.index("    print(json.dumps({")] + "print('stopped')\n"
 
 
+@pytest.mark.long
 def test_stop_hooks_end_both_workers_and_the_last_save_has_all_steps(tmp_path):
     with Job(HOOKS, ps=2, worker=2, CHECKPOINTS=str(tmp_path / "model")) as job:
         job.start("worker", 0)
@@ -379,6 +385,7 @@ with tf.compat.v1.train.MonitoredTrainingSession(target, is_chief=is_chief, conf
 """
 
 
+@pytest.mark.long
 def test_the_beta_powers_of_several_workers_count_all_of_their_steps():
     """A worker multiplied what it had read when its step began: of two at the same time one was lost."""
     with Job(PLAIN + POWERS, ps=2, worker=2) as job:
@@ -419,6 +426,7 @@ if cluster:
 """
 
 
+@pytest.mark.long
 def test_a_strategy_of_the_device_function_partitioners_and_inner_devices_keep_the_parts_where_they_belong():
     found, alone = in_both(DEVICES)
     assert found["rows"] == alone["rows"]
@@ -434,6 +442,7 @@ device = tf.compat.v1.train.replica_device_setter(worker_device="/job:worker/tas
 """
 
 
+@pytest.mark.long
 def test_servers_of_one_process_hold_a_part_each():
     found = trained(run_alone(IN_PROCESS + RUN))
     assert_same(found, trained(run_alone(RUN)))
@@ -501,6 +510,7 @@ with tf.compat.v1.Session(target) as sess:
 """
 
 
+@pytest.mark.long
 def test_tables_on_servers_of_tensorflow_2_are_trained(monkeypatch):
     """apply_gradients failed: a graph of TensorFlow 2.21 has no __dict__."""
     python = os.environ.get("MX_REC_TF2_PYTHON")

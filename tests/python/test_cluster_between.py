@@ -150,6 +150,7 @@ with tf.compat.v1.Session(target, config=config) as sess:
 """
 
 
+@pytest.mark.long
 def test_train_ops_of_one_lazy_adam_by_turns_share_its_powers(tmp_path):
     """Each part of a table counted steps of its own: other numbers than in one process, and others after a restore."""
     found, alone = in_both(POWERS, PLACE=str(tmp_path))

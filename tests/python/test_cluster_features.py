@@ -73,6 +73,7 @@ POOLED = """[
                              modify_graph=True)]"""
 
 
+@pytest.mark.long
 def test_pooled_lookups_pull_distinct_rows_and_pool_them_to_the_bits_of_one_process():
     every = """[sparse_lookup(items, tf.constant(KEYS), is_train=False, modify_graph=True),
              sparse_lookup_pooled(items, ids, combiner="mean", is_train=False, modify_graph=True)]"""
@@ -108,6 +109,7 @@ def test_admission_and_eviction_on_servers_are_those_of_one_process():
     assert alone["refused"] > 0 and alone["evicted"] > 0 and alone["size"] < 60 and alone["stale"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("servers", [
     (0, 2), pytest.param((2, 3), marks=pytest.mark.slow), (2, 0)], ids=str)
 def test_the_history_of_admission_moves_with_the_checkpoint_between_servers_and_one_process(servers, tmp_path):
@@ -124,6 +126,7 @@ def test_the_history_of_admission_moves_with_the_checkpoint_between_servers_and_
     assert [found[name] for name in ("size", "rows", "extra")] == [alone[name] for name in ("size", "rows", "extra")]
 
 
+@pytest.mark.long
 def test_a_feature_spec_with_an_access_threshold_trains_as_in_one_process():
     code = """
 from mx_rec.core.asc.feature_spec import FeatureSpec
@@ -233,6 +236,7 @@ with tf.compat.v1.train.MonitoredTrainingSession(target, is_chief=is_chief, conf
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("more", [
     pytest.param("", marks=pytest.mark.slow), "many", pytest.param("partly", marks=pytest.mark.slow),
     pytest.param("pooled", marks=pytest.mark.slow), "admission"])

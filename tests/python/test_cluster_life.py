@@ -35,6 +35,7 @@ def test_checkpoints_of_any_number_of_servers_are_those_of_any_other_and_of_one_
     assert_same(found, alone)
 
 
+@pytest.mark.long
 def test_a_part_that_is_damaged_is_named_and_nothing_is_restored(tmp_path):
     directory = tmp_path / "model"
     with Job(RUN, ps=2, CHECKPOINTS=str(directory)) as job:

@@ -79,6 +79,7 @@ except NotImplementedError as error:
 """
 
 
+@pytest.mark.long
 def test_a_warm_start_from_a_checkpoint_of_servers_is_refused_by_name(tmp_path):
     """It said that the table was not in the checkpoint."""
     from cluster_cases import RUN, Job

@@ -26,6 +26,7 @@ OWN = MOVED.replace("BATCH", "batch(number + 1000 * index)")
 PLAIN = MOVED.replace("if not os.environ.get(\"SYNC\")", "if False")
 
 
+@pytest.mark.long
 def test_synchronous_training_of_a_modified_graph_with_one_worker_is_that_of_one_process():
     alone = trained(run_alone(PLAIN.replace("BATCH", "batch(number)")))
     with Job(OWN, ps=2, SYNC="1", MODIFY="1") as job:

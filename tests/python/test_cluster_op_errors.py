@@ -118,6 +118,7 @@ WRONG = (
 )
 
 
+@pytest.mark.long
 def test_a_wrong_argument_of_an_op_on_parts_is_an_error_that_says_what_and_changes_nothing(graph, session):
     tf, o = support.tf(), support.ops()
     init = [o.mx_rec_part_init(o.mx_rec_part(encoded(), part=part, parts=PARTS).handle) for part in range(PARTS)]

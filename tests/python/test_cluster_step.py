@@ -88,6 +88,7 @@ with tf.compat.v1.Session() as sess:
 """
 
 
+@pytest.mark.long
 def test_a_worker_whose_tables_are_elsewhere_keeps_the_memory_of_its_outputs():
     """Each step mapped and cleared the pages of all embeddings anew: a tenth of it went there."""
     config = repr(support.table_config("items", 32))

@@ -42,6 +42,7 @@ def test_a_server_that_stands_still_holds_steps_and_saves_up_and_changes_no_numb
     assert again["before"] == expected["rows"]
 
 
+@pytest.mark.long
 def test_a_worker_that_stands_still_keeps_no_other_from_training(tmp_path):
     with Job(LONG, ps=2, worker=2, LAST="40") as job:
         still, other = job.start("worker", 0, LAST="100000"), job.start("worker", 1)
@@ -214,6 +215,7 @@ with tf.compat.v1.train.MonitoredTrainingSession(
 """
 
 
+@pytest.mark.long
 def test_a_clock_that_is_set_back_stops_no_eviction_by_seconds(tmp_path):
     """EvictHook counted the seconds by the clock of the day: one that was set back by a day stopped it for a day."""
     code = DAYS + """

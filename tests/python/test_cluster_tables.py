@@ -66,6 +66,7 @@ with tf.compat.v1.train.MonitoredTrainingSession(target, is_chief=is_chief, conf
             assert json.loads(job.finish("worker", index)) == [300.0, 300.0, 2000]
 
 
+@pytest.mark.long
 def test_synchronous_training_with_one_worker_is_that_of_one_process_bit_for_bit():
     alone = trained(run_alone(RUN.replace("if not os.environ.get(\"SYNC\")", "if False")))
     with Job(RUN, ps=2, SYNC="1") as job:

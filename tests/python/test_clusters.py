@@ -242,12 +242,14 @@ except NotImplementedError as error:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("job, jobs", [("chief", dict(chief=1, worker=1)), ("worker", dict(chief=1, worker=1))])
 def test_an_estimator_of_several_tasks_without_parameter_servers_is_refused(tmp_path, job, jobs):
     out = preloaded.run_python(ESTIMATOR, tmp_path / "model", TF_CONFIG=config_of(job, **jobs))
     assert out.startswith("refused the table") and "TF_CONFIG" in out
 
 
+@pytest.mark.long
 def test_a_chief_alone_trains_and_its_evaluator_evaluates(tmp_path):
     out = preloaded.run_python(ESTIMATOR, tmp_path / "model", TF_CONFIG=config_of("chief", chief=1))
     assert out.startswith("done") and "model.ckpt-20" in out

@@ -223,6 +223,7 @@ with support.new_session() as sess:
 """
 
 
+@pytest.mark.long
 def test_the_end_of_memory_is_an_error_and_the_table_stays():
     output = support.run_python(GROW_TO_THE_END)
     assert "grown to" in output

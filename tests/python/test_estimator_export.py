@@ -98,6 +98,7 @@ np.savez(out, loaded=loaded, predicted=np.concatenate(parts))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ops", sorted(OPS))
 def test_tf_saved_model_load_and_a_predictor_run_it_in_a_fresh_process(exported, tmp_path, ops):
     out = str(tmp_path / "out.npz")
@@ -121,6 +122,7 @@ def test_a_moved_export_still_has_its_tables(exported, tmp_path):
         os.rename(moved, exported.raw)
 
 
+@pytest.mark.long
 def test_exporters_of_an_eval_spec_write_what_predicts_like_the_estimator(exported, tmp_path):
     """The exporters run inside a round of evaluation, while the training's session is open."""
     tf = support.tf()

@@ -44,6 +44,7 @@ def test_train_and_evaluate_takes_turns_for_three_rounds_and_goes_on_later(mx, t
         assert train_and_evaluate(case, 45, eval_steps)[1] == [10, 20, 30, 40, 45]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["ahead", "specs"])
 def test_training_goes_on_from_the_directory_and_max_steps_counts_all_of_it(mx, tmp_path, form):
     """The parts end where the data end, so that the whole sees the same batches."""
@@ -69,6 +70,7 @@ def same_epochs(data, repeat):
     return cases.dataset(data).repeat(repeat)
 
 
+@pytest.mark.long
 def test_max_steps_of_init_ends_the_training_input_and_no_other(mx, tmp_path):
     mx(max_steps=4)
     case = cases.Case("ahead", tmp_path)
@@ -79,6 +81,7 @@ def test_max_steps_of_init_ends_the_training_input_and_no_other(mx, tmp_path):
     assert abs(means - np.mean(cases.samples()[0]["user"])) < 1e-3
 
 
+@pytest.mark.long
 def test_predictions_may_be_left_in_the_middle(mx, tmp_path):
     mx()
     case = cases.Case("ahead", tmp_path)
@@ -112,6 +115,7 @@ cases.Case(sys.argv[1], sys.argv[2]).train(max_steps=40, hooks=[Kill()])
 """
 
 
+@pytest.mark.long
 def test_a_killed_training_resumes_as_one_that_was_stopped_at_its_last_checkpoint(mx, tmp_path):
     mx()
     killed, stopped = cases.Case("ahead", tmp_path / "killed"), cases.Case("step", tmp_path / "stopped")
@@ -231,6 +235,7 @@ print(json.dumps([sorted((name, float(value).hex()) for name, value in metrics.i
 """
 
 
+@pytest.mark.long
 def test_a_dnn_classifier_in_the_same_process_gives_the_same_numbers(tmp_path):
     with ThreadPoolExecutor() as pool:
         alone, beside = (json.loads(out.strip().splitlines()[-1]) for out in pool.map(

@@ -399,6 +399,7 @@ MEMORY = """
 """
 
 
+@pytest.mark.long
 def test_memory_of_the_values_is_given_back(tmp_path):
     """A variable of 122 MiB: neither that of the session of before nor the copy of its values stays."""
     path = tmp_path / "program.py"

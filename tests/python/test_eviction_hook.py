@@ -480,6 +480,7 @@ def test_train_and_evaluate_evicts_in_training_alone(dynamic, tmp_path, caplog):
 # All at once ---------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["step", "ahead"])
 def test_pipeline_training_and_evictions_side_by_side(graph, dynamic, form):
     """Evictions run all the time, from the hook and from another thread; what training sees stays whole."""

@@ -267,6 +267,7 @@ def predicted(models, tmp_path_factory):
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(CASES))
 @pytest.mark.parametrize("way", sorted(cases.WAYS))
 def test_a_process_without_the_package_pools_and_groups_to_the_same_bits(models, predicted, way, name):

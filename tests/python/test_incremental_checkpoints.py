@@ -486,6 +486,7 @@ print("loss", repr(estimator.evaluate(input_fn, steps=3)["loss"]))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("modified", ["modified", pytest.param("as it is", marks=pytest.mark.slow)])
 def test_an_estimator_saves_deltas_by_time_and_goes_on_from_them(place, modified):
     tf = support.tf()

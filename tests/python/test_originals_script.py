@@ -48,6 +48,7 @@ def test_outcomes(code, text, refusal, evidence, wanted):
     assert originals.outcome(run, code, text) == wanted
 
 
+@pytest.mark.long
 def test_a_program_is_copied_runs_with_its_switches_and_is_left_as_it_was(tmp_path):
     home = tmp_path / "programs" / "demo" / "little_demo"
     home.mkdir(parents=True)

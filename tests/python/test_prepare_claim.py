@@ -234,6 +234,7 @@ def test_a_handle_of_no_table_is_refused(graph, session, op):
     assert op in error.value.message
 
 
+@pytest.mark.long
 def test_sessions_that_close_with_batches_ahead_neither_crash_nor_leak():
     """In a process of its own, since a crash is what it looks for."""
     printed = support.run_python("""

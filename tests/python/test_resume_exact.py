@@ -174,6 +174,7 @@ run.close()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["step", "ahead", "specs"])
 def test_a_session_resumes_in_a_new_process_with_its_pipeline_ahead(place, form):
     """The checkpoint holds the keys of the batches that were trained, and none that the pipeline had staged."""
@@ -208,6 +209,7 @@ def first_half(data, first):
     return {name: value[part] for name, value in features.items()}, labels[part]
 
 
+@pytest.mark.long
 def test_train_and_evaluate_resumes(mx, graph, place):
     tf = support.tf()
     mx()

@@ -106,6 +106,7 @@ def test_the_command_itself_reads_its_options_without_tensorflow():
         assert "mx_rec.launch.start" in loaded and not loaded & {"tensorflow", "tensorflow_core", "mx_rec.plugin"}
 
 
+@pytest.mark.long
 def test_a_package_with_a_command_run_has_all_of_mx_rec(tmp_path):
     write(tmp_path, "own/__init__.py", "import mx_rec")
     write(tmp_path, "own/__main__.py", "import mx_rec, sys\nprint(hasattr(mx_rec, 'plugin'), sys.argv[1:])\n")
@@ -164,6 +165,7 @@ def test_nothing_is_said_where_it_is_not_wanted(tmp_path):
     assert "\nmx_rec: " not in in_environment(script, report="").stderr
 
 
+@pytest.mark.long
 def test_a_program_that_calls_init_has_its_own_settings_and_the_tables(tmp_path):
     script = write(tmp_path, "program.py", """
         import tensorflow as tf
@@ -195,6 +197,7 @@ CHILD = """
 """
 
 
+@pytest.mark.long
 def test_child_processes_inherit_only_when_asked(tmp_path):
     script = write(tmp_path, "program.py", CHILD)
     alone = in_environment(script)
@@ -351,6 +354,7 @@ def test_a_python_that_reads_no_environment_is_refused():
     assert done.returncode == 2 and "-I, -E and -S" in done.stderr
 
 
+@pytest.mark.long
 def test_the_package_says_its_commands():
     assert "python -m mx_rec run [options]" in ran([sys.executable, "-m", "mx_rec", "--help"]).stdout
     assert ran([sys.executable, "-m", "mx_rec", "walk"]).returncode == 2

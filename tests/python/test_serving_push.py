@@ -77,6 +77,7 @@ def test_a_served_model_shows_what_the_training_saved(start, rows_as, chunk_byte
     assert kinds[0] == "full" and kinds[1:5] == ["delta"] * 4
 
 
+@pytest.mark.long
 def test_a_model_catches_up_over_several_deltas_in_one_push(start):
     """A key that is removed, comes back and goes again in other deltas has the last state."""
     begin, load = start
@@ -92,6 +93,7 @@ def test_a_model_catches_up_over_several_deltas_in_one_push(start):
     serving.assert_same(served.look(ALL), training.look(ALL))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row_dtype", ["bfloat16", "float16"])
 def test_deltas_of_rows_of_two_bytes_a_value_are_read(start, row_dtype):
     begin, load = start
@@ -107,6 +109,7 @@ def test_deltas_of_rows_of_two_bytes_a_value_are_read(start, row_dtype):
     assert kinds == ["full", "delta", "delta"]
 
 
+@pytest.mark.long
 def test_a_row_is_no_other_keys_row_after_a_removal(start):
     """The row of a removed key stays its own, and is its own again when it comes back."""
     begin, load = start
@@ -123,6 +126,7 @@ def test_a_row_is_no_other_keys_row_after_a_removal(start):
     serving.assert_same(served.look(ALL), training.look(ALL))
 
 
+@pytest.mark.long
 def test_whole_saves_are_compared_where_the_earlier_one_is_there(start):
     begin, load = start
     training = begin()
@@ -137,6 +141,7 @@ def test_whole_saves_are_compared_where_the_earlier_one_is_there(start):
     serving.assert_same(served.look(ALL), training.look(ALL))
 
 
+@pytest.mark.long
 def test_what_is_held_already_is_not_sent_again(start):
     begin, load = start
     training = begin()
@@ -147,6 +152,7 @@ def test_what_is_held_already_is_not_sent_again(start):
     assert outcome.error is None and outcome.changes is None
 
 
+@pytest.mark.long
 def test_a_dry_run_changes_nothing(start):
     begin, load = start
     training = begin()
@@ -157,6 +163,7 @@ def test_a_dry_run_changes_nothing(start):
     assert served.version() == before
 
 
+@pytest.mark.long
 def test_a_model_that_is_restored_again_in_its_session_begins_anew(start):
     """Keys that pushes brought would stay in the index, and share their rows with later ones."""
     begin, load = start
@@ -178,6 +185,7 @@ def test_a_model_that_is_restored_again_in_its_session_begins_anew(start):
     serving.assert_same(served.look(ALL), training.look(ALL))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["adam", "lazy_adam"])
 def test_rows_that_adam_moves_without_a_gradient_are_sent_as_well(start, optimizer, session):
     import importlib
@@ -206,6 +214,7 @@ def test_rows_that_adam_moves_without_a_gradient_are_sent_as_well(start, optimiz
     assert kinds == ["full"] + [{"adam": "difference", "lazy_adam": "delta"}[optimizer]] * 3
 
 
+@pytest.mark.long
 def test_rows_below_the_access_threshold_are_not_served(mx, session, place):
     """A row that training does not show yet comes with the delta in which it is admitted."""
     from mx_rec.core.embedding import create_table, sparse_lookup
@@ -240,6 +249,7 @@ def test_rows_below_the_access_threshold_are_not_served(mx, session, place):
         served.close()
 
 
+@pytest.mark.long
 def test_pooled_and_grouped_lookups_see_updates(start):
     from mx_rec.core.embedding import sparse_lookup_many
 
@@ -272,6 +282,7 @@ def test_pooled_and_grouped_lookups_see_updates(start):
             training.outputs, {training.ids: feeds["ids"], indices: feeds["indices"]}))
 
 
+@pytest.mark.long
 def test_an_estimator_exports_a_model_that_takes_updates(mx, place):
     import estimator_cases
 
@@ -302,6 +313,7 @@ def test_an_estimator_exports_a_model_that_takes_updates(mx, place):
         served.close()
 
 
+@pytest.mark.long
 def test_numbers_that_the_form_of_rows_cannot_store_are_refused_before_anything_changes(mx, session, place):
     mx()
     training = serving.Training(place, session())
@@ -320,6 +332,7 @@ def test_numbers_that_the_form_of_rows_cannot_store_are_refused_before_anything_
         served.close()
 
 
+@pytest.mark.long
 def test_readers_beside_pushes_see_whole_rows_of_their_keys(mx, session, place):
     """A row has its key, and one number in all columns: another key's row, or a torn one, would show."""
     from mx_rec.export.plain_rows import Limits
@@ -400,6 +413,7 @@ def test_options_that_do_not_fit_are_refused(mx, session, place):
             package.server_of(server)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["session", "eager"])
 def test_a_model_takes_updates_in_tensorflow_2(start, how, tmp_path):
     """The requests of pushes are sent again in a process of TensorFlow 2.x, where this package is not."""

@@ -40,6 +40,7 @@ def test_every_lookup_sees_updates(mx, session, place, name):
         served.close()
 
 
+@pytest.mark.long
 def test_runs_that_a_deadline_cuts_off_are_done_again_without_harm(mx, session, place):
     """A server cuts runs off when a request's deadline has passed, wherever they are."""
     tf = support.tf()
@@ -80,6 +81,7 @@ def test_runs_that_a_deadline_cuts_off_are_done_again_without_harm(mx, session, 
     served.close()
 
 
+@pytest.mark.long
 def test_an_unchanged_model_takes_updates(mx, session, place):
     """Its variables are tables of which nobody told it; its deltas have their rows."""
     from mx_rec.saver import export_plain

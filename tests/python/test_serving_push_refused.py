@@ -83,6 +83,7 @@ def checked(inputs, **changed):
     return dict(inputs, checksum=_Checksum()(inputs["push"], inputs["piece"], values))
 
 
+@pytest.mark.long
 def test_what_does_not_fit_is_refused_and_changes_nothing(shared, served):
     from mx_rec.serving import ServerError
 

@@ -89,6 +89,7 @@ def test_servers_are_brought_to_the_newest_checkpoint_by_both_protocols(training
         pytest.skip("NOT TESTED: pushes by gRPC; tensorflow-serving-api is not installed")
 
 
+@pytest.mark.long
 def test_a_killed_pusher_leaves_a_state_that_the_next_one_goes_on_from(training, serve):
     from mx_rec import serving as package
 
@@ -112,6 +113,7 @@ def test_a_killed_pusher_leaves_a_state_that_the_next_one_goes_on_from(training,
     target.close()
 
 
+@pytest.mark.long
 def test_the_command_follows_a_training_and_a_server_that_comes_and_goes(training, serve):
     from mx_rec import serving as package
 
@@ -148,6 +150,7 @@ def test_the_command_follows_a_training_and_a_server_that_comes_and_goes(trainin
     assert pusher.returncode == 130 and "model.ckpt-3 by " in told
 
 
+@pytest.mark.long
 def test_the_command_says_what_it_would_do_and_what_went_wrong(training, serve, capsys):
     from mx_rec.serving.__main__ import main
 

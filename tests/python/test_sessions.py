@@ -109,6 +109,7 @@ def test_a_handle_of_another_session_or_of_no_table_is_refused(graph, session):
     assert sess.run(size, {handle: live}) == 0
 
 
+@pytest.mark.long
 def test_closing_a_session_gives_the_memory_of_its_tables_back(graph):
     """Twelve sessions, each filling a table of about 50 MB: without freeing, that would be 600 MB."""
     tf = support.tf()

@@ -170,6 +170,7 @@ def test_threads_that_train_evaluate_save_and_evict_lose_no_update(graph, sessio
             expect_sums(sess, table, raw, sums)
 
 
+@pytest.mark.long
 def test_threads_that_train_on_one_modified_pipeline_lose_no_batch(graph, session, dynamic, tmp_path):
     """Threads take batches off one iterator whose rows come in ahead of them; each batch counts once."""
     from mx_rec.core.embedding import sparse_lookup

@@ -363,6 +363,7 @@ def test_the_moments_of_lazy_adam_go_on_in_adam_on_tables_and_on_variables(mx, t
     np.testing.assert_allclose(losses, expected, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
 
 
+@pytest.mark.long
 def test_an_estimator_trains_evaluates_and_goes_on_with_the_adam_of_keras(mx, tmp_path):
     tf = support.tf()
     v1 = tf.compat.v1

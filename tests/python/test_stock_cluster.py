@@ -80,6 +80,7 @@ def run_job(model, stock, servers, *others):
     return texts[0]
 
 
+@pytest.mark.long
 def test_an_estimator_trains_tables_on_servers_and_its_evaluator_exports_variables(tmp_path):
     tf = support.tf()
     model = tmp_path / "model"

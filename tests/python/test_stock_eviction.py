@@ -257,6 +257,7 @@ def test_ids_without_limits_and_rows_on_disk_are_admitted_and_evicted(mx, tmp_pa
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_rows_of_a_warm_start_count_as_admitted_in_the_training_after_it(mx, tmp_path):
     tf = support.tf()
     made(tmp_path / "first").train(estimators.input_fn, steps=3)
