@@ -71,14 +71,33 @@ start_beside() {
     "$@" >"$beside_log" 2>&1 </dev/null &
     beside_pid=$!
     set +m
-    trap 'kill -- "-$beside_pid" 2>/dev/null || true' EXIT
+    at_exit '[ -z "$beside_pid" ] || kill -- "-$beside_pid" 2>/dev/null || true'
+}
+
+# at_exit COMMAND: has the script run a command at its end, before those that it was told earlier.
+at_exit_commands=""
+at_exit() {
+    at_exit_commands="$1; $at_exit_commands"
+    # shellcheck disable=SC2064
+    trap "$at_exit_commands" EXIT
+}
+
+# What is written to temporary files lies in memory if there is room: tests sync thousands of them.
+keep_files_in_memory() {
+    local free
+    [ -z "${TMPDIR:-}" ] && [ "$(stat -f -c %T /dev/shm 2>/dev/null)" = tmpfs ] || return 0
+    free=$(df --output=avail -k /dev/shm | tail -n 1)
+    [ "$free" -gt 4194304 ] || return 0
+    TMPDIR=$(mktemp -d /dev/shm/mx_rec.XXXXXX)
+    export TMPDIR
+    at_exit 'rm -rf "$TMPDIR"'
 }
 
 # wait_beside: waits for that command, shows its output and fails if it failed.
 wait_beside() {
     local code=0
     wait "$beside_pid" || code=$?
-    trap - EXIT
+    beside_pid=""
     cat "$beside_log"
     return "$code"
 }
