@@ -215,18 +215,16 @@ fn lookups(
             offsets.push(all.collect::<Vec<i64>>());
         }
     }
+    let tell = |by: &str, pairs: Vec<(f64, f64)>| {
+        let what = what(&format!("lookup of {law} {by}"));
+        report(id, &what, &pairs, 1.3, Better::Faster);
+    };
     let pairs = interleave(sizes.reps, |rep| {
         let ids = Ids::I64(&batches[rep % batches.len()]);
         let mut run = |at: usize| worked(|| tables[at].find(&pool, ids, Absent::Zeros, &mut out));
         (run(0), run(1))
     });
-    report(
-        id,
-        &what(&format!("lookup of {law} keys")),
-        &pairs,
-        1.3,
-        Better::Faster,
-    );
+    tell("keys", pairs);
     let pairs = interleave(sizes.reps, |rep| {
         let mut run = |at: usize| {
             let offsets = &offsets[at][rep % batches.len()];
@@ -234,12 +232,6 @@ fn lookups(
         };
         (run(0), run(1))
     });
-    report(
-        id,
-        &what(&format!("lookup of {law} offsets")),
-        &pairs,
-        1.3,
-        Better::Faster,
-    );
+    tell("offsets", pairs);
     Ok(())
 }

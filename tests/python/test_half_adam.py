@@ -1,14 +1,11 @@
 """Optimizers that move rows without a gradient, on rows of 2 bytes a value: reads change nothing, and saves keep what reads show."""
 
-import json
-
 import numpy as np
 import pytest
 
 import stock_cases as cases
 import support
-from cluster_cases import RUN, Job, run_alone
-from test_half_rows import DIM, HALVES, KEYS, Model, rounded
+from test_half_rows import DIM, HALVES, KEYS, Model, rounded, trained_on_servers_as_alone
 from test_half_stock import ROWS, settings, stop
 from test_half_stock import Model as StockModel
 
@@ -91,12 +88,7 @@ def test_rows_on_disk_have_the_bits_of_rows_in_memory(graph, session, mx, tmp_pa
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("servers", [1, 3])
 def test_parameter_servers_train_the_bits_of_one_process(dtype, servers):
-    variables = dict(OPTIMIZER="adam", ROW_DTYPE=dtype)
-    alone = json.loads(run_alone(RUN, **variables).strip().splitlines()[-1])
-    with Job(RUN, ps=servers, **variables) as job:
-        found = json.loads(job.worker().strip().splitlines()[-1])
-    for name in ("loss", "step", "sizes", "rows"):
-        assert found[name] == alone[name], name
+    trained_on_servers_as_alone(servers, OPTIMIZER="adam", ROW_DTYPE=dtype)
 
 
 @pytest.mark.parametrize("optimizer", ["AdamOptimizer", "AdamWOptimizer", "NadamOptimizer", "AdaMaxOptimizer"])

@@ -140,10 +140,15 @@ class Model:
         ids = KEYS[random.randint(0, len(KEYS), size)]
         factors = random.uniform(-1, 1, [size, DIM]).astype(np.float32)
         sess.run(self.train, {self.ids: ids, self.factors: factors})
-        grads = {}
-        for key, grad in zip(ids.tolist(), factors):
-            grads[key] = grads[key] + grad if key in grads else grad
-        return grads
+        return grads_by_key(ids, factors)
+
+
+def grads_by_key(ids, grads):
+    """The sum of the gradients of each key, in the order of the batch."""
+    found = {}
+    for key, grad in zip(ids.tolist(), grads):
+        found[key] = found[key] + grad if key in found else grad
+    return found
 
 
 def initial_rows():
@@ -335,15 +340,20 @@ def test_rows_on_disk_train_the_bits_of_rows_in_memory(graph, session, mx, tmp_p
     support.assert_same_tables(found[1], found[0])
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("servers", [1, 3])
-def test_parameter_servers_train_the_bits_of_one_process(dtype, servers):
-    variables = dict(OPTIMIZER="rowwise", ROW_DTYPE=dtype)
+def trained_on_servers_as_alone(servers, **variables):
+    """Trains in one process and on servers, and expects the same bits of both; returns what one process found."""
     alone = json.loads(run_alone(RUN, **variables).strip().splitlines()[-1])
     with Job(RUN, ps=servers, **variables) as job:
         found = json.loads(job.worker().strip().splitlines()[-1])
     for name in ("loss", "step", "sizes", "rows"):
         assert found[name] == alone[name], name
+    return alone
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("servers", [1, 3])
+def test_parameter_servers_train_the_bits_of_one_process(dtype, servers):
+    alone = trained_on_servers_as_alone(servers, OPTIMIZER="rowwise", ROW_DTYPE=dtype)
     plain = json.loads(run_alone(RUN, OPTIMIZER="rowwise").strip().splitlines()[-1])
     assert plain["rows"] != alone["rows"]
 

@@ -9,7 +9,7 @@ import pytest
 import stock_cases as cases
 import support
 from stock_cluster_cases import StockJob, run_alone
-from test_half_rows import HALVES, Oracle, draws, rounded, seed_of, sgd
+from test_half_rows import HALVES, Oracle, draws, grads_by_key, rounded, seed_of, sgd
 
 ROWS, DIM = 40, 5
 
@@ -77,10 +77,7 @@ class Model:
         ids = random.randint(0, rows, size)
         factors = random.uniform(-1, 1, [size, DIM]).astype(np.float32)
         sess.run(self.train, {self.ids: ids, self.factors: factors})
-        grads = {}
-        for key, grad in zip(ids.tolist(), factors):
-            grads[key] = grads[key] + grad if key in grads else grad
-        return grads
+        return grads_by_key(ids, factors)
 
     def value(self, sess):
         """All rows, as a lookup gives them."""

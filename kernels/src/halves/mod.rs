@@ -13,8 +13,6 @@ mod wire;
 pub(crate) use draws::{folded, Draws, RowDraws};
 pub(crate) use dtype::Half;
 pub use dtype::{Rounding, RowDtype};
-pub(crate) use packed::{
-    decode, encode, from_bytes, push_bytes, read, round_all, round_row, Unusual,
-};
+pub(crate) use packed::{decode, encode, from_bytes, push_bytes, read, round_row, Unusual};
 pub use wire::pack_rows;
 pub(crate) use wire::unpack;

@@ -143,18 +143,39 @@ fn put_beyond<V: Value>(values: &[f32], record: &mut [f32]) -> Unusual {
     found
 }
 
-/// Rounds values in place, to the nearest: what is read of an embedding that was written so.
-pub(crate) fn round_all(half: Half, values: &mut [f32]) {
-    for value in values {
-        *value = with_value!(half, V => V::decode(V::any(*value, V::nearest)));
-    }
-}
-
 /// Rounds an embedding, in place, to what is read of it when [`encode`] has written it.
 pub(crate) fn round_row(level: Level, half: Half, draws: Option<RowDraws>, values: &mut [f32]) {
-    let mut record = vec![0.0; values.len().div_ceil(2)];
-    encode(level, half, draws, values, &mut record);
-    read(level, half, &record, values);
+    level.run(Round {
+        half,
+        draws,
+        values,
+    });
+}
+
+struct Round<'a> {
+    half: Half,
+    draws: Option<RowDraws>,
+    values: &'a mut [f32],
+}
+
+impl Vectorized for Round<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let (low, high) = self.values.split_at_mut(self.values.len().div_ceil(2));
+        with_value!(self.half, V => for (values, shift) in [(low, 0), (high, 16)] {
+            match self.draws {
+                Some(draws) => for (word, value) in values.iter_mut().enumerate() {
+                    let bits = draws.word(word as u32) >> shift & 0xFFFF;
+                    *value = V::decode(V::any(*value, |value| V::stochastic(value, bits)));
+                },
+                None => for value in values {
+                    *value = V::decode(V::any(*value, V::nearest));
+                },
+            }
+        });
+    }
 }
 
 /// Appends the embedding of `dim` values at the front of a record as it is in files: 2 bytes a
@@ -223,6 +244,12 @@ mod tests {
                         });
                         let found: Vec<u32> = out.iter().map(|value| value.to_bits()).collect();
                         assert_eq!(found, expected, "{half:?} {level:?} dim {dim}");
+                        let mut rounded = values.clone();
+                        round_row(level, half, draws, &mut rounded);
+                        assert!(rounded
+                            .iter()
+                            .map(|value| value.to_bits())
+                            .eq(expected.clone()));
                         let (mut bytes, mut back) = (Vec::new(), vec![0.0; dim]);
                         push_bytes(&record, dim, &mut bytes);
                         assert_eq!(bytes.len(), 2 * dim);

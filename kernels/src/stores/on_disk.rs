@@ -78,10 +78,11 @@ impl Tiered {
         let width = self.width();
         let (mut keys, mut floats) = (vec![0; wants.len()], vec![0.0; wants.len() * width]);
         self.log.read(pool, wants, &mut floats, &mut keys)?;
-        let (mut rows, mut old) = (Vec::new(), Vec::new());
+        let (mut rows, mut old, mut decoded) = (Vec::new(), Vec::new(), Vec::new());
         for (at, want) in wants.iter().enumerate() {
             let own = at * width..(at + 1) * width;
-            if waiting.catch_up(want.row, &mut floats[own.clone()], halves) {
+            let row = &mut floats[own.clone()];
+            if waiting.catch_up(want.row, row, halves, &mut decoded) {
                 floats.copy_within(own, rows.len() * width);
                 keys[rows.len()] = keys[at];
                 rows.push(want.row);

@@ -155,6 +155,13 @@ impl Waiting {
         make_room(&mut self.last, rows)
     }
 
+    /// Starts to bring what a row that waits is read from into the processor's cache.
+    #[inline(always)]
+    fn prefetch_all(&self, rows: &impl ReadRows, row: u32) {
+        self.prefetch(row);
+        rows.prefetch(row, self.starts[1] + self.dim);
+    }
+
     /// Starts to bring the last step of a row into the processor's cache.
     #[inline(always)]
     pub(crate) fn prefetch(&self, number: u32) {
@@ -164,19 +171,20 @@ impl Waiting {
     }
 
     /// A row as it is after the last step; `now` has room for it if it differs from what is stored.
+    /// `floats` is as of [`Waiting::catch_up`].
     pub(crate) fn caught_up<'r>(
         &self,
         number: u32,
         row: &'r [f32],
         halves: Option<&HalfRows>,
-        now: &'r mut Vec<f32>,
+        [now, floats]: &'r mut [Vec<f32>; 2],
     ) -> &'r [f32] {
         if !self.waits(number) {
             return row;
         }
         now.clear();
         now.extend_from_slice(row);
-        self.catch_up(number, now, halves);
+        self.catch_up(number, now, halves, floats);
         now
     }
 
@@ -188,7 +196,14 @@ impl Waiting {
     /// Brings the row number `place` to the state after the last step, in place: rounded, if its
     /// embedding has 2 bytes a value, at the end of each span and after the last step. Returns
     /// whether it had missed one. If it is the table's own row [`Waiting::note`] is to follow.
-    pub(crate) fn catch_up(&self, place: u32, row: &mut [f32], halves: Option<&HalfRows>) -> bool {
+    /// `floats` is for embeddings of 2 bytes a value, and grows to what one takes.
+    pub(crate) fn catch_up(
+        &self,
+        place: u32,
+        row: &mut [f32],
+        halves: Option<&HalfRows>,
+        floats: &mut Vec<f32>,
+    ) -> bool {
         let Some(from) = self.from(place) else {
             return false;
         };
@@ -197,16 +212,15 @@ impl Waiting {
         }
         let first = self.spans.partition_point(|span| span.end() <= from);
         let (record, slots) = row.split_at_mut(self.words);
-        let mut floats = vec![0.0; halves.map_or(0, |_| self.dim)];
+        floats.resize(halves.map_or(0, |_| self.dim), 0.0);
         for span in &self.spans[first..] {
             let from = from.saturating_sub(span.before);
             match halves {
                 None => span.missed.catch_up(from, record, slots, self.behind()),
                 Some(halves) => {
-                    halves.read(record, &mut floats);
-                    span.missed
-                        .catch_up(from, &mut floats, slots, self.behind());
-                    halves.write_as(place, span.update, &floats, record);
+                    halves.read(record, floats);
+                    span.missed.catch_up(from, floats, slots, self.behind());
+                    halves.write_as(place, span.update, floats, record);
                 }
             }
         }
@@ -307,7 +321,7 @@ impl Waiting {
     #[cold]
     fn after_spans(&self, number: u32, row: &[f32], halves: Option<&HalfRows>) -> Vec<f32> {
         let mut row = row.to_vec();
-        self.catch_up(number, &mut row, halves);
+        self.catch_up(number, &mut row, halves, &mut Vec::new());
         row
     }
 }
@@ -341,9 +355,7 @@ impl<S: ReadRows> ReadRows for CaughtUp<'_, S> {
 
     #[inline(always)]
     fn prefetch(&self, row: u32, _: usize) {
-        self.waiting.prefetch(row);
-        self.rows
-            .prefetch(row, self.waiting.starts[1] + self.waiting.dim);
+        self.waiting.prefetch_all(self.rows, row);
     }
 
     #[inline(always)]
@@ -376,10 +388,8 @@ impl<S: ReadRows> ReadRows for CaughtUpHalves<'_, S> {
 
     #[inline(always)]
     fn prefetch(&self, row: u32, _: usize) {
-        self.waiting.prefetch(row);
         self.halves.prefetch(row);
-        self.rows
-            .prefetch(row, self.waiting.starts[1] + self.waiting.dim);
+        self.waiting.prefetch_all(self.rows, row);
     }
 
     #[inline(always)]

@@ -1,6 +1,7 @@
 //! The rows that keys start with.
 
-use crate::halves::round_all;
+use crate::halves::round_row;
+use crate::simd::Level;
 use crate::TableConfig;
 
 impl TableConfig {
@@ -8,7 +9,7 @@ impl TableConfig {
     pub(super) fn fill_initial(&self, key: i64, row: &mut [f32]) {
         self.fill_floats(key, row);
         if let Some(half) = self.row_storage.dtype.half() {
-            round_all(half, row);
+            round_row(Level::detect(), half, None, row);
         }
     }
 

@@ -264,25 +264,35 @@ fn results_depend_on_no_threads_order_of_rows_disk_restores_deltas_or_parts() ->
             train(&chained, &one, at, 8..12, 300)?;
             assert_eq!(rows(&chained), expected, "{name} from a delta");
 
-            let mut joined = BTreeMap::new();
-            let parts: Vec<Table> = (0..3)
-                .map(|part| Table::part(config.clone(), None, Partition::new(part, 3)?))
-                .collect::<Result<_>>()?;
-            for (part, table) in parts.iter().enumerate() {
-                load_part(table, &one, &[&base], Partition::new(part as u32, 3)?)?;
-            }
-            for t in 5..12 {
-                push_to_parts(&parts, at, t)?;
-            }
-            parts.iter().for_each(|part| joined.extend(rows(part)));
+            let joined = in_parts(&config, at, &base, 5..12)?;
             assert_eq!(joined, expected, "{name} in parts");
         }
     }
     Ok(())
 }
 
+/// The rows of three parts that are restored from a checkpoint and take steps of 300 ids.
+pub(crate) fn in_parts(
+    config: &TableConfig,
+    at: usize,
+    base: &Path,
+    steps: std::ops::Range<usize>,
+) -> Result<BTreeMap<i64, Vec<u32>>> {
+    let pool = Pool::new(1)?;
+    let parts: Vec<Table> = (0..3)
+        .map(|part| Table::part(config.clone(), None, Partition::new(part, 3)?))
+        .collect::<Result<_>>()?;
+    for (part, table) in parts.iter().enumerate() {
+        load_part(table, &pool, &[base], Partition::new(part as u32, 3)?)?;
+    }
+    for t in steps {
+        push_to_parts(&parts, at, t)?;
+    }
+    Ok(parts.iter().flat_map(rows).collect())
+}
+
 /// One step on each part, also on one that has none of the keys.
-pub(crate) fn push_to_parts(parts: &[Table], at: usize, t: usize) -> Result<()> {
+fn push_to_parts(parts: &[Table], at: usize, t: usize) -> Result<()> {
     let (ids, grads, step) = (ids(t, 300), grads(t, 300), optimizer(at, t));
     for (number, table) in parts.iter().enumerate() {
         let part = Partition::new(number as u32, parts.len() as u32)?;

@@ -1,13 +1,13 @@
 //! Optimizers that move rows without a gradient, on rows of 2 bytes a value: what waits is rounded
 //! by the last step that it has missed, whenever it is read and wherever it is.
 
-use crate::halves::{config, grads, ids, push_to_parts, random, rows, stored, train, DIM, HALVES};
+use crate::halves::{config, grads, ids, in_parts, random, rows, stored, train, DIM, HALVES};
 use crate::optimizers::optimizer;
 use crate::tiered::support::Directory;
-use mx_rec_kernels::checkpoint::{load, load_chain, load_part, save, save_delta};
+use mx_rec_kernels::checkpoint::{load, load_chain, save, save_delta};
 use mx_rec_kernels::{
-    Absent, Adam, Field, FieldUpdate, Ids, Partition, Pool, Result, Rounding, RowDtype,
-    RowOptimizer, RowStorage, Table, TableConfig, Target, TierConfig, OPTIMIZERS,
+    Absent, Adam, Field, FieldUpdate, Ids, Pool, Result, Rounding, RowDtype, RowOptimizer,
+    RowStorage, Table, TableConfig, Target, TierConfig, OPTIMIZERS,
 };
 use std::collections::BTreeMap;
 
@@ -250,17 +250,7 @@ fn results_depend_on_no_threads_disk_restores_deltas_or_parts_but_on_saves() -> 
                 assert_eq!(rows(&chained), twice, "{name} from a delta");
             }
 
-            let mut joined = BTreeMap::new();
-            let parts: Vec<Table> = (0..3)
-                .map(|part| Table::part(config.clone(), None, Partition::new(part, 3)?))
-                .collect::<Result<_>>()?;
-            for (part, table) in parts.iter().enumerate() {
-                load_part(table, &one, &[&base], Partition::new(part as u32, 3)?)?;
-            }
-            for t in 5..12 {
-                push_to_parts(&parts, at, t)?;
-            }
-            parts.iter().for_each(|part| joined.extend(rows(part)));
+            let joined = in_parts(&config, at, &base, 5..12)?;
             assert_eq!(joined, once, "{name} in parts");
         }
     }

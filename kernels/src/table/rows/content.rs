@@ -476,6 +476,7 @@ impl Content {
         let halves = self.halves.as_deref();
         let parts = self.store.split(pool.parts(rows, LEAST));
         pool.each(parts, |mut part| {
+            let mut floats = Vec::new();
             for number in (0..rows as u32).filter(|&row| !free_rows.contains(row)) {
                 if !waiting.waits(number) || !part.has(number) {
                     continue;
@@ -483,7 +484,7 @@ impl Content {
                 let Some(row) = part.row_mut(number) else {
                     continue;
                 };
-                waiting.catch_up(number, row, halves);
+                waiting.catch_up(number, row, halves, &mut floats);
                 waiting.note(number, 0);
             }
         });

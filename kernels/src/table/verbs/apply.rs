@@ -481,6 +481,7 @@ impl<G: Gradients> Job<'_, G> {
         let mut updated = 0;
         let ahead = self.ahead;
         let mut halves = self.halves.map(|halves| HalfUpdate::new(self, halves));
+        let mut caught_up = Vec::new();
         let prefetch = |part: &_, row| {
             RowPart::prefetch(part, row);
             if let Some(halves) = self.halves {
@@ -515,7 +516,7 @@ impl<G: Gradients> Job<'_, G> {
                 grad = &sum;
             }
             if let Some(waiting) = self.waiting {
-                waiting.catch_up(of_row, row, self.halves);
+                waiting.catch_up(of_row, row, self.halves, &mut caught_up);
                 waiting.note(of_row, self.steps);
             }
             match &mut halves {

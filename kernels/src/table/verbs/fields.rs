@@ -87,7 +87,7 @@ impl BatchRows<'_> {
             }
         };
         self.table.parts(pool, self.rows.len(), out, |range, out| {
-            let mut now = Vec::new();
+            let mut now = [Vec::new(), Vec::new()];
             for (&number, out) in self.rows[range].iter().zip(out.chunks_exact_mut(dim)) {
                 let Some(mut row) = self.content.store.row(number) else {
                     continue;
@@ -245,7 +245,7 @@ impl Table {
             parts.into_iter().enumerate().collect(),
             |(owner, mut part)| {
                 let mut written = 0;
-                let mut floats = vec![0.0; if halves.is_some() { dim } else { 0 }];
+                let mut floats = vec![0.0; halves.map_or(0, |_| dim)];
                 for (number, position) in dealt.of(owner) {
                     if frozen.binary_search(&number).is_ok() {
                         continue;
@@ -254,7 +254,7 @@ impl Table {
                         continue;
                     };
                     if let Some(waiting) = waiting {
-                        waiting.catch_up(number, row, halves);
+                        waiting.catch_up(number, row, halves, &mut floats);
                         waiting.note(number, 0);
                     }
                     let at = position as usize * dim;

@@ -92,12 +92,13 @@ impl Snapshot<'_> {
                 .map_err(|error| self.table.lost(error, Some(&self.index)))?;
             // A row whose key was removed while a lease holds it is not in use.
             let width = self.content.store.width();
-            let mut used = 0;
+            let (mut used, mut decoded) = (0, Vec::new());
             for (at, want) in wants.iter().enumerate() {
                 if self.index.row(keys[at]) == want.row {
                     if let Some(waiting) = &self.content.waiting {
                         let (row, halves) = (want.row, self.content.halves.as_deref());
-                        waiting.catch_up(row, &mut floats[at * width..(at + 1) * width], halves);
+                        let own = &mut floats[at * width..(at + 1) * width];
+                        waiting.catch_up(row, own, halves, &mut decoded);
                     }
                     keys[used] = keys[at];
                     floats.copy_within(at * width..(at + 1) * width, used * width);
@@ -243,7 +244,7 @@ impl Snapshot<'_> {
             }
         };
         let rows = tiered.beside(side.as_ref());
-        let mut now = Vec::new();
+        let mut now = [Vec::new(), Vec::new()];
         for &(key, number) in entries {
             let Some(mut row) = rows.row(number) else {
                 continue;
