@@ -1,7 +1,7 @@
 """Runs public TensorFlow 1.15 programs, unchanged, on their variables and on tables.
 
     usage: scripts/programs DIR [--only PROGRAM] [--list] [--work DIR] [--python PYTHON]
-                            [--timeout SECONDS] [--plot FILE] [--same-start]
+                            [--timeout SECONDS] [--plot FILE] [--same-start | --limit]
                             [-- OPTIONS OF python -m mx_rec run]
 
 DIR holds any of these programs, each in a directory of its name, as its repository has it:
@@ -32,6 +32,10 @@ equal. With --same-start both runs begin at the values of the variables and with
 how far the printed losses are from each other, and how far from those of a third run, on variables
 that start a last bit off.
 
+With --limit a third run has neither lookups nor updates of what would be tables
+(scripts/lib/limit.py), and lines tell the medians of a step's time of all three, on the clock and
+of the processors, and which part of the limit's speed the tables reach.
+
 What the programs need beside TensorFlow and mx_rec has to be in PYTHON (default: that of this
 checkout); docs/unchanged-programs.md has the commands. The exit code is 1 if a run failed.
 """
@@ -52,6 +56,7 @@ from public_programs import PROGRAMS, Program
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SAME_START = os.path.join(ROOT, "scripts", "lib", "same_start.py")
+LIMIT = os.path.join(ROOT, "scripts", "lib", "limit.py")
 
 
 class Result(NamedTuple):
@@ -209,6 +214,21 @@ def differences(results: Dict[str, Result]) -> str:
     return "\n".join(lines)
 
 
+def distances(times: Dict[str, Dict[str, float]]) -> str:
+    """Lines: what a step takes in each form, and how near tables come to the limit.
+
+    Args:
+        times: Of each form what scripts/lib/limit.py wrote.
+    """
+    lines = []
+    for what, words in (("wall", "on the clock"), ("processor", "of processors")):
+        each = {form: one[what] for form, one in times.items()}
+        lines.append("    a step, ms {}: {}; tables reach {:.2f} of the limit".format(
+            words, ", ".join("{} {:.4g}".format(*one) for one in each.items()),
+            each["limit"] / each["tables"]))
+    return "\n".join(lines)
+
+
 def plot(measured: Dict[str, Dict[str, Result]], path: str) -> None:
     """Draws speed and memory on tables as multiples of those on variables.
 
@@ -264,8 +284,11 @@ def main() -> int:
                         help="the interpreter with their packages")
     parser.add_argument("--timeout", type=float, default=1200, help="seconds of a run (1200)")
     parser.add_argument("--plot", metavar="FILE", help="draw speed and memory into a PNG file")
-    parser.add_argument("--same-start", action="store_true",
-                        help="compare losses from the same initial values")
+    third = parser.add_mutually_exclusive_group()
+    third.add_argument("--same-start", action="store_true",
+                       help="compare losses from the same initial values")
+    third.add_argument("--limit", action="store_true",
+                       help="compare steps with those without lookups and updates of tables")
     options = parser.parse_args(argv)
     there = [one for one in PROGRAMS if (not options.only or one.name in options.only)
              and (not one.folder or os.path.isdir(os.path.join(options.dir, one.folder)))]
@@ -284,25 +307,35 @@ def main() -> int:
     try:
         for program in there:
             results = {}  # type: Dict[str, Result]
-            for form in ("variables", "tables") + ("nudged",) * options.same_start:
+            times = {}  # type: Dict[str, Dict[str, float]]
+            for form in ("variables", "tables") + ("nudged",) * options.same_start \
+                    + ("limit",) * options.limit:
                 inside = place(program, os.path.abspath(options.dir), work, form, options.python)
                 os.chdir(inside)
                 arguments, report = program.prepare(), os.path.join(work, "report.json")
                 if os.path.exists(report):
                     os.remove(report)
                 launch = ["-m", "mx_rec", "run", "--report", report] + program.options + more \
-                    if form == "tables" else []
+                    if form in ("tables", "limit") else []
                 if options.same_start:
                     arguments = made_alike(program, arguments)
                     action = {"variables": "save", "tables": "load", "nudged": "nudge"}[form]
                     launch += [SAME_START, action, os.path.join(work, "start.npz")]
+                took = os.path.join(work, "steps.json")
+                if options.limit:
+                    launch += [LIMIT, "limit" if form == "limit" else "steps", took]
                 results[form] = run([options.python] + launch + arguments, inside, program.loss,
                                     options.timeout, report if form == "tables" else "")
                 os.chdir(ROOT)
+                if options.limit and results[form].code == 0:
+                    with open(took) as file:
+                        times[form] = json.load(file)
             failed = failed or any(one.code not in (0, None) for one in results.values())
             print(text_of(program, results), flush=True)
             if options.same_start:
                 print(differences(results), flush=True)
+            if len(times) == 3:
+                print(distances(times), flush=True)
             measured[program.name] = results
         if drawing:
             plot(measured, drawing)

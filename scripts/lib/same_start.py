@@ -104,6 +104,23 @@ class Start:
             len(variables), os.path.basename(self._path)), flush=True)
 
 
+def run_program(target: str, arguments: List[str]) -> None:
+    """Runs a program as Python does.
+
+    Args:
+        target: A script, or -m.
+        arguments: Its own, behind the name of the module with -m.
+    """
+    if target == "-m":
+        sys.argv = arguments
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [target] + arguments
+        sys.path.insert(0, os.path.dirname(os.path.abspath(target)))
+        runpy.run_path(target, run_name="__main__")
+
+
 def main() -> None:
     """Runs what the command line asks for."""
     action, path, target = sys.argv[1:4]
@@ -121,14 +138,7 @@ def main() -> None:
     # The default graph that there is.
     tf.compat.v1.get_default_graph().seed = _SEED
     Start(action, path).watch()
-    is_module = target == "-m"
-    sys.argv = sys.argv[4 if is_module else 3:]
-    if is_module:
-        sys.path.insert(0, os.getcwd())
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, os.path.dirname(os.path.abspath(target)))
-        runpy.run_path(target, run_name="__main__")
+    run_program(target, sys.argv[4:])
 
 
 if __name__ == "__main__":
