@@ -7,11 +7,11 @@ from the start of a step to that of the next one, of all threads of the process.
 of a session that have the same fetches as most of them; the first quarter does not count.
 
 With `limit`, under `python -m mx_rec run`, the variables that would become tables stay variables
-that nothing reads and nothing updates: each gather of their rows gives zeros in its shape, and so
-do the vectors of bags behind it; in the place of an update is an op that takes the gradients that
-come to it, of the rows before they are summed or, where the table's update does it, of the bags, and
-the ids. So ids, layers and gradients are computed as before, and no engine of embeddings makes the
-step faster than that.
+that nothing reads and nothing updates. Each gather of their rows gives zeros in its shape, and so
+do the vectors of bags behind it. In the place of an update is an op that takes the ids and the
+gradients that come to it: of the rows before they are summed or, where the table's update is fused
+with the lookups, of what these give. So ids, layers and gradients are computed as before, and no
+engine of embeddings makes the step faster than that.
 """
 
 import atexit
@@ -20,7 +20,7 @@ import json
 import statistics
 import sys
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any, List, Tuple
 
 import tensorflow as tf
 from tensorflow.python.client import session as sessions
@@ -86,7 +86,7 @@ def leave_out_tables() -> None:
 def _leave_out(graph: tf.Graph, nodes: Any, plan: Any) -> None:
     """Leaves out the lookups and updates of a variable."""
     from mx_rec.edits.wiring import in_place_of, replace_output, replace_waiting
-    from mx_rec.stock import fused
+    from mx_rec.stock.fused import pooling_of
 
     def tensor(output: Any) -> tf.Tensor:
         return graph.get_operation_by_name(output[0]).outputs[output[1]]
@@ -94,26 +94,28 @@ def _leave_out(graph: tf.Graph, nodes: Any, plan: Any) -> None:
     ids, sizes = [], tf.constant(plan.shape[1:], tf.int32)  # type: List[tf.Tensor], tf.Tensor
     for lookup in plan.lookups:
         gather = graph.get_operation_by_name(lookup.node)
-        ids.append(gather.inputs[1])
-        pooled = fused._result(nodes, nodes.by_name[lookup.node], gather.inputs[1].op.name)
+        given = gather.inputs[1]
+        pooled = pooling_of(nodes, nodes.by_name[lookup.node], gather.inputs[1].op.name)
         with in_place_of(gather):
-            rows = tf.zeros(tf.concat([tf.shape(ids[-1]), sizes], 0))
+            rows = tf.zeros(tf.concat([tf.shape(given), sizes], 0))
         if pooled is not None:
             result = graph.get_operation_by_name(pooled[0].name)
             fill = graph.get_operation_by_name(pooled[1])
             # Those that are given: the op that makes them distinct is the lookup's.
-            ids[-1] = fill.inputs[1]
+            given = fill.inputs[1]
             with in_place_of(result):
                 bags = tf.cast(fill.inputs[2][:1], tf.int32)
                 vectors = tf.zeros(tf.concat([bags, sizes], 0))
             replace_output(result, vectors)
         replace_output(gather, rows)
-    grads = [tensor(piece.grad) for piece in plan.pieces or ()]
+        if lookup.trains:
+            ids.append(given)
     for step in plan.updates:
-        for grad, _ in () if grads else step.parts:
-            value = tensor(grad)
-            is_sum = value.op.type == "UnsortedSegmentSum"
-            grads.append(value.op.inputs[0] if is_sum else value)
+        grads = [tensor(piece.grad) for piece in plan.pieces or ()]
+        if not grads:
+            values = [tensor(grad) for grad, _ in step.parts]
+            grads = [value.op.inputs[0] if value.op.type == "UnsortedSegmentSum" else value
+                     for value in values]
         # TensorFlow would leave out an op without a state.
         with in_place_of(graph.get_operation_by_name(step.ops[0]), (), step.ops):
             taken = tf.raw_ops.Assert(condition=tf.constant(True), data=grads + ids)

@@ -29,8 +29,8 @@ Below it stands what the program's variables became.
 Initial values of tables are other draws than TensorFlow's, so that losses are near each other, not
 equal. With --same-start both runs begin at the values of the variables and with one seed
 (scripts/lib/same_start.py), without dropout and penalties where these would differ, and lines tell
-how far the printed losses are from each other, and how far from those of a third run, on variables
-that start a last bit off.
+how far the printed losses go from each other, and how far from those of three more runs, on
+variables that start a last bit off to either side.
 
 With --limit a third run has neither lookups nor updates of what would be tables
 (scripts/lib/limit.py), and lines tell the medians of a step's time of all three, on the clock and
@@ -57,6 +57,9 @@ from public_programs import PROGRAMS, Program
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SAME_START = os.path.join(ROOT, "scripts", "lib", "same_start.py")
 LIMIT = os.path.join(ROOT, "scripts", "lib", "limit.py")
+
+# Of --same-start. With fewer it may be by luck that tables go farther, or that they do not.
+_NUDGES = ("nudge1", "nudge2", "nudge3")
 
 
 class Result(NamedTuple):
@@ -200,18 +203,32 @@ def made_alike(program: Program, arguments: List[str]) -> List[str]:
 
 
 def differences(results: Dict[str, Result]) -> str:
-    """Lines: how far losses are from those on variables, at steps that both printed."""
+    """Lines: how far losses went from those on variables, up to steps that both printed.
+
+    The largest so far: the difference itself goes through zero wherever its sign changes, so that
+    one step says nothing.
+    """
+    forms = [form for form in results if form not in ("variables", "tables")]
     lines = []
-    for form, what in (("tables", "on tables"),
-                       ("nudged", "on variables that start a last bit off")):
-        before, after = results["variables"].losses, results[form].losses
-        steps = sorted(set(before) & set(after))
-        far = [abs(after[step] - before[step]) / max(abs(before[step]), 1e-30) for step in steps]
-        shown = ["{}: {:.1e}".format(steps[at], far[at])
-                 for at in sorted({0, len(far) // 4, len(far) // 2, len(far) - 1}) if far]
-        lines.append("    relative difference of losses {}, by step: {}".format(
+    for names, what in ((["tables"], "on tables"),
+                        (forms, "on variables that start a last bit off, the farthest of "
+                                + str(len(forms)))):
+        far = [_farthest(results["variables"].losses, results[form].losses) for form in names]
+        steps = sorted(set.intersection(*[set(one) for one in far]))
+        shown = ["{}: {:.1e}".format(steps[at], max(one[steps[at]] for one in far))
+                 for at in sorted({0, len(steps) // 4, len(steps) // 2, len(steps) - 1}) if steps]
+        lines.append("    largest relative difference of losses {}, up to step: {}".format(
             what, ", ".join(shown) or "none to compare"))
     return "\n".join(lines)
+
+
+def _farthest(before: Dict[int, float], after: Dict[int, float]) -> Dict[int, float]:
+    """Returns for each step that both have the largest relative difference so far."""
+    found, most = {}, 0.0
+    for step in sorted(set(before) & set(after)):
+        most = max(most, abs(after[step] - before[step]) / max(abs(before[step]), 1e-30))
+        found[step] = most
+    return found
 
 
 def distances(times: Dict[str, Dict[str, float]]) -> str:
@@ -308,7 +325,7 @@ def main() -> int:
         for program in there:
             results = {}  # type: Dict[str, Result]
             times = {}  # type: Dict[str, Dict[str, float]]
-            for form in ("variables", "tables") + ("nudged",) * options.same_start \
+            for form in ("variables", "tables") + _NUDGES * options.same_start \
                     + ("limit",) * options.limit:
                 inside = place(program, os.path.abspath(options.dir), work, form, options.python)
                 os.chdir(inside)
@@ -319,7 +336,7 @@ def main() -> int:
                     if form in ("tables", "limit") else []
                 if options.same_start:
                     arguments = made_alike(program, arguments)
-                    action = {"variables": "save", "tables": "load", "nudged": "nudge"}[form]
+                    action = {"variables": "save", "tables": "load"}.get(form, form)
                     launch += [SAME_START, action, os.path.join(work, "start.npz")]
                 took = os.path.join(work, "steps.json")
                 if options.limit:

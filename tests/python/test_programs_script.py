@@ -90,6 +90,18 @@ def test_the_picture_has_every_program_with_two_rates(tmp_path):
     assert [one.get_text() for one in right.texts] == ["1.5", "0.2"]
 
 
+def test_differences_are_the_largest_so_far_and_those_of_the_farthest_nudge():
+    def result(*losses):
+        return programs.Result(0, dict(zip(range(1, 50, 10), losses)), 0.0, 1.0, 0, 0, None, [])
+
+    text = programs.differences({
+        "variables": result(1.0, 1.0, 1.0, 2.0), "tables": result(1.0, 1.001, 1.0, 2.0, 7.0),
+        "nudge1": result(1.0, 1.0, 1.0, 2.0), "nudge2": result(1.0, 1.0, 0.98, 2.02)})
+    tables, nudged = text.splitlines()
+    assert tables.endswith("on tables, up to step: 1: 0.0e+00, 11: 1.0e-03, 21: 1.0e-03, 31: 1.0e-03")
+    assert nudged.endswith("the farthest of 2, up to step: 1: 0.0e+00, 11: 0.0e+00, 21: 2.0e-02, 31: 2.0e-02")
+
+
 STEPS = """
 import json
 import numpy as np
