@@ -1,7 +1,7 @@
 """Runs public TensorFlow 1.15 programs, unchanged, on their variables and on tables.
 
     usage: scripts/programs DIR [--only PROGRAM] [--list] [--work DIR] [--python PYTHON]
-                            [--timeout SECONDS] [--plot FILE] [--same-start | --limit]
+                            [--timeout SECONDS] [--plot FILE] [--same-start | --limit [TURNS]]
                             [-- OPTIONS OF python -m mx_rec run]
 
 DIR holds any of these programs, each in a directory of its name, as its repository has it:
@@ -34,7 +34,8 @@ variables that start a last bit off to either side.
 
 With --limit a third run has neither lookups nor updates of what would be tables
 (scripts/lib/limit.py), and lines tell the medians of a step's time of all three, on the clock and
-of the processors, and which part of the limit's speed the tables reach.
+of the processors, and which part of the limit's speed the tables reach. All three are run TURNS
+times (2), one after the other, and the least median counts: others may use the machine.
 
 What the programs need beside TensorFlow and mx_rec has to be in PYTHON (default: that of this
 checkout); docs/unchanged-programs.md has the commands. The exit code is 1 if a run failed.
@@ -304,7 +305,7 @@ def main() -> int:
     third = parser.add_mutually_exclusive_group()
     third.add_argument("--same-start", action="store_true",
                        help="compare losses from the same initial values")
-    third.add_argument("--limit", action="store_true",
+    third.add_argument("--limit", type=int, nargs="?", const=2, default=0, metavar="TURNS",
                        help="compare steps with those without lookups and updates of tables")
     options = parser.parse_args(argv)
     there = [one for one in PROGRAMS if (not options.only or one.name in options.only)
@@ -325,8 +326,8 @@ def main() -> int:
         for program in there:
             results = {}  # type: Dict[str, Result]
             times = {}  # type: Dict[str, Dict[str, float]]
-            for form in ("variables", "tables") + _NUDGES * options.same_start \
-                    + ("limit",) * options.limit:
+            for form in ("variables", "tables", "limit") * options.limit \
+                    or ("variables", "tables") + _NUDGES * options.same_start:
                 inside = place(program, os.path.abspath(options.dir), work, form, options.python)
                 os.chdir(inside)
                 arguments, report = program.prepare(), os.path.join(work, "report.json")
@@ -346,7 +347,9 @@ def main() -> int:
                 os.chdir(ROOT)
                 if options.limit and results[form].code == 0:
                     with open(took) as file:
-                        times[form] = json.load(file)
+                        now = json.load(file)
+                    times[form] = {key: min(value, times.get(form, now)[key])
+                                   for key, value in now.items()}
             failed = failed or any(one.code not in (0, None) for one in results.values())
             print(text_of(program, results), flush=True)
             if options.same_start:
