@@ -4,7 +4,7 @@
 
 FILE is a JSON object at the end: `steps`, and the medians `wall` and `processor`, in milliseconds
 from the start of a step to that of the next one, of all threads of the process. Steps are the runs
-of a session with the fetches that took the most time in all; the first quarter does not count.
+of sessions with the fetches that took the most time in all; the first quarter does not count.
 
 With `limit`, under `python -m mx_rec run`, the variables that would become tables stay variables
 that nothing reads and nothing updates. Each gather of their rows gives zeros in its shape, and so
@@ -22,6 +22,7 @@ import sys
 import time
 from typing import Any, Dict, List, Tuple
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.client import session as sessions
 
@@ -51,15 +52,15 @@ class Steps:
         atexit.register(self._write)
 
     def _write(self) -> None:
-        runs = collections.defaultdict(list)  # type: Dict[str, List[Tuple[float, float]]]
+        took = collections.Counter()  # type: Dict[str, float]
         for before, after in zip(self._began, self._began[1:]):
-            if before[0] == after[0]:
-                runs[before[0]].append((after[1] - before[1], after[2] - before[2]))
-        found = max(runs.values(), key=lambda times: sum(one for one, _ in times))
-        found = found[len(found) // 4:]
-        wall, processor = [1e3 * statistics.median(times) for times in zip(*found)]
+            took[before[0]] += after[1] - before[1]
+        steps = max(took, key=lambda fetches: took[fetches])
+        starts = [one[1:] for one in self._began if one[0] == steps]
+        starts = starts[len(starts) // 4:]
+        wall, processor = [1e3 * statistics.median(np.diff(times)) for times in zip(*starts)]
         with open(self._path, "w") as file:
-            json.dump({"steps": len(found), "wall": wall, "processor": processor}, file)
+            json.dump({"steps": len(starts) - 1, "wall": wall, "processor": processor}, file)
 
 
 def leave_out_tables() -> None:
