@@ -4,7 +4,8 @@
 
 FILE is a JSON object at the end: `steps`, and the medians `wall` and `processor`, in milliseconds
 from the start of a step to that of the next one, of all threads of the process. Steps are the runs
-of sessions with the fetches that took the most time in all; the first quarter does not count.
+of sessions with the fetches that took the most time in all, of those that there were ten times; the
+first quarter does not count.
 
 With `limit`, under `python -m mx_rec run`, the variables that would become tables stay variables
 that nothing reads and nothing updates. Each gather of their rows gives zeros in its shape, and so
@@ -52,15 +53,16 @@ class Steps:
         atexit.register(self._write)
 
     def _write(self) -> None:
+        starts = collections.defaultdict(list)  # type: Dict[str, List[Tuple[float, float]]]
         took = collections.Counter()  # type: Dict[str, float]
-        for before, after in zip(self._began, self._began[1:]):
-            took[before[0]] += after[1] - before[1]
-        steps = max(took, key=lambda fetches: took[fetches])
-        starts = [one[1:] for one in self._began if one[0] == steps]
-        starts = starts[len(starts) // 4:]
-        wall, processor = [1e3 * statistics.median(np.diff(times)) for times in zip(*starts)]
+        for (fetches, *times), after in zip(self._began, self._began[1:]):
+            starts[fetches].append(times)
+            took[fetches] += after[1] - times[0]
+        steps = max(starts, key=lambda one: (len(starts[one]) >= 10, took[one]))
+        found = starts[steps][len(starts[steps]) // 4:]
+        wall, processor = [1e3 * statistics.median(np.diff(times)) for times in zip(*found)]
         with open(self._path, "w") as file:
-            json.dump({"steps": len(starts) - 1, "wall": wall, "processor": processor}, file)
+            json.dump({"steps": len(found) - 1, "wall": wall, "processor": processor}, file)
 
 
 def leave_out_tables() -> None:
