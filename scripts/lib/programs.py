@@ -1,7 +1,7 @@
 """Runs public TensorFlow 1.15 programs, unchanged, on their variables and on tables.
 
     usage: scripts/programs DIR [--only PROGRAM] [--list] [--work DIR] [--python PYTHON]
-                            [--timeout SECONDS] [--plot FILE] [--same-start]
+                            [--timeout SECONDS] [--plot FILE] [--same-start | --limit [TURNS]]
                             [-- OPTIONS OF python -m mx_rec run]
 
 DIR holds any of these programs, each in a directory of its name, as its repository has it:
@@ -29,8 +29,13 @@ Below it stands what the program's variables became.
 Initial values of tables are other draws than TensorFlow's, so that losses are near each other, not
 equal. With --same-start both runs begin at the values of the variables and with one seed
 (scripts/lib/same_start.py), without dropout and penalties where these would differ, and lines tell
-how far the printed losses are from each other, and how far from those of a third run, on variables
-that start a last bit off.
+how far the printed losses go from each other, and how far from those of three more runs, on
+variables that start a last bit off to either side.
+
+With --limit a third run has neither lookups nor updates of what would be tables
+(scripts/lib/limit.py), and lines tell the medians of a step's time of all three, on the clock and
+of the processors, and which part of the limit's speed the tables reach. All three are run TURNS
+times (2), one after the other, and the least median counts: others may use the machine.
 
 What the programs need beside TensorFlow and mx_rec has to be in PYTHON (default: that of this
 checkout); docs/unchanged-programs.md has the commands. The exit code is 1 if a run failed.
@@ -52,6 +57,10 @@ from public_programs import PROGRAMS, Program
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SAME_START = os.path.join(ROOT, "scripts", "lib", "same_start.py")
+LIMIT = os.path.join(ROOT, "scripts", "lib", "limit.py")
+
+# Of --same-start. With fewer it may be by luck that tables go farther, or that they do not.
+_NUDGES = ("nudge1", "nudge2", "nudge3")
 
 
 class Result(NamedTuple):
@@ -195,17 +204,46 @@ def made_alike(program: Program, arguments: List[str]) -> List[str]:
 
 
 def differences(results: Dict[str, Result]) -> str:
-    """Lines: how far losses are from those on variables, at steps that both printed."""
+    """Lines: how far losses went from those on variables, up to steps that both printed.
+
+    The largest so far: the difference itself goes through zero wherever its sign changes, so that
+    one step says nothing.
+    """
+    forms = [form for form in results if form not in ("variables", "tables")]
     lines = []
-    for form, what in (("tables", "on tables"),
-                       ("nudged", "on variables that start a last bit off")):
-        before, after = results["variables"].losses, results[form].losses
-        steps = sorted(set(before) & set(after))
-        far = [abs(after[step] - before[step]) / max(abs(before[step]), 1e-30) for step in steps]
-        shown = ["{}: {:.1e}".format(steps[at], far[at])
-                 for at in sorted({0, len(far) // 4, len(far) // 2, len(far) - 1}) if far]
-        lines.append("    relative difference of losses {}, by step: {}".format(
+    for names, what in ((["tables"], "on tables"),
+                        (forms, "on variables that start a last bit off, the farthest of "
+                                + str(len(forms)))):
+        far = [_farthest(results["variables"].losses, results[form].losses) for form in names]
+        steps = sorted(set.intersection(*[set(one) for one in far]))
+        shown = ["{}: {:.1e}".format(steps[at], max(one[steps[at]] for one in far))
+                 for at in sorted({0, len(steps) // 4, len(steps) // 2, len(steps) - 1}) if steps]
+        lines.append("    largest relative difference of losses {}, up to step: {}".format(
             what, ", ".join(shown) or "none to compare"))
+    return "\n".join(lines)
+
+
+def _farthest(before: Dict[int, float], after: Dict[int, float]) -> Dict[int, float]:
+    """Returns for each step that both have the largest relative difference so far."""
+    found, most = {}, 0.0
+    for step in sorted(set(before) & set(after)):
+        most = max(most, abs(after[step] - before[step]) / max(abs(before[step]), 1e-30))
+        found[step] = most
+    return found
+
+
+def distances(times: Dict[str, Dict[str, float]]) -> str:
+    """Lines: what a step takes in each form, and how near tables come to the limit.
+
+    Args:
+        times: Of each form what scripts/lib/limit.py wrote.
+    """
+    lines = []
+    for what, words in (("wall", "on the clock"), ("processor", "of processors")):
+        each = {form: one[what] for form, one in times.items()}
+        lines.append("    a step, ms {}: {}; tables reach {:.2f} of the limit".format(
+            words, ", ".join("{} {:.4g}".format(*one) for one in each.items()),
+            each["limit"] / each["tables"]))
     return "\n".join(lines)
 
 
@@ -264,8 +302,11 @@ def main() -> int:
                         help="the interpreter with their packages")
     parser.add_argument("--timeout", type=float, default=1200, help="seconds of a run (1200)")
     parser.add_argument("--plot", metavar="FILE", help="draw speed and memory into a PNG file")
-    parser.add_argument("--same-start", action="store_true",
-                        help="compare losses from the same initial values")
+    third = parser.add_mutually_exclusive_group()
+    third.add_argument("--same-start", action="store_true",
+                       help="compare losses from the same initial values")
+    third.add_argument("--limit", type=int, nargs="?", const=2, default=0, metavar="TURNS",
+                       help="compare steps with those without lookups and updates of tables")
     options = parser.parse_args(argv)
     there = [one for one in PROGRAMS if (not options.only or one.name in options.only)
              and (not one.folder or os.path.isdir(os.path.join(options.dir, one.folder)))]
@@ -284,25 +325,37 @@ def main() -> int:
     try:
         for program in there:
             results = {}  # type: Dict[str, Result]
-            for form in ("variables", "tables") + ("nudged",) * options.same_start:
+            times = {}  # type: Dict[str, Dict[str, float]]
+            for form in ("variables", "tables", "limit") * options.limit \
+                    or ("variables", "tables") + _NUDGES * options.same_start:
                 inside = place(program, os.path.abspath(options.dir), work, form, options.python)
                 os.chdir(inside)
                 arguments, report = program.prepare(), os.path.join(work, "report.json")
                 if os.path.exists(report):
                     os.remove(report)
                 launch = ["-m", "mx_rec", "run", "--report", report] + program.options + more \
-                    if form == "tables" else []
+                    if form in ("tables", "limit") else []
                 if options.same_start:
                     arguments = made_alike(program, arguments)
-                    action = {"variables": "save", "tables": "load", "nudged": "nudge"}[form]
+                    action = {"variables": "save", "tables": "load"}.get(form, form)
                     launch += [SAME_START, action, os.path.join(work, "start.npz")]
+                took = os.path.join(work, "steps.json")
+                if options.limit:
+                    launch += [LIMIT, "limit" if form == "limit" else "steps", took]
                 results[form] = run([options.python] + launch + arguments, inside, program.loss,
                                     options.timeout, report if form == "tables" else "")
                 os.chdir(ROOT)
+                if options.limit and results[form].code == 0:
+                    with open(took) as file:
+                        now = json.load(file)
+                    times[form] = {key: min(value, times.get(form, now)[key])
+                                   for key, value in now.items()}
             failed = failed or any(one.code not in (0, None) for one in results.values())
             print(text_of(program, results), flush=True)
             if options.same_start:
                 print(differences(results), flush=True)
+            if len(times) == 3:
+                print(distances(times), flush=True)
             measured[program.name] = results
         if drawing:
             plot(measured, drawing)

@@ -1,16 +1,17 @@
 """Runs a program from the initial values that a run of it had before, with the same seeds.
 
-    usage: same_start.py save|load|nudge FILE (SCRIPT | -m MODULE) [arguments]
+    usage: same_start.py save|load|nudgeN FILE (SCRIPT | -m MODULE) [arguments]
 
 `save` runs it as it is and writes all variables to FILE (NumPy's .npz) when they have their initial
 values; `load` gives variables, and tables in the place of variables, these values at that moment.
-`nudge` gives each float the one next to it: what that changes is what rounding may change. Random
-numbers of TensorFlow, NumPy and Python have one seed in all, unless the program sets its own, so
-that losses can be compared step by step.
+`nudge1`, `nudge2` and so on give each float the one below or above it, other ones by each number:
+what that changes is what rounding may change. Random numbers of TensorFlow, NumPy and Python have
+one seed in all, unless the program sets its own, so that losses can be compared step by step.
 """
 
 import os
 import random
+import re
 import runpy
 import sys
 from typing import Any, Dict, List, Optional
@@ -26,7 +27,7 @@ class Start:
     """The moment at which the variables of the first graph have their initial values.
 
     Args:
-        action: "save", "load" or "nudge".
+        action: "save", "load", or "nudge" and a number.
         path: The file.
     """
 
@@ -90,9 +91,13 @@ class Start:
         if names != set(values):
             raise SystemExit("same_start: other variables than in {}: {}".format(
                 self._path, ", ".join(sorted(names ^ set(values)))))
-        if self._action == "nudge":
-            values = {name: np.nextafter(value, np.inf, dtype=value.dtype)
-                      if value.dtype.kind == "f" else value for name, value in values.items()}
+        if self._action != "load":
+            random_state = np.random.RandomState(int(self._action[len("nudge"):]))
+            for name in sorted(values):
+                if values[name].dtype.kind == "f":
+                    signs = random_state.randint(0, 2, values[name].shape) * 2 - 1
+                    values[name] = np.nextafter(values[name], signs * np.inf,
+                                                dtype=values[name].dtype)
         feeds, done = {}, []
         for one in variables:
             value = v1.placeholder(one.dtype.base_dtype, one.shape)
@@ -104,10 +109,27 @@ class Start:
             len(variables), os.path.basename(self._path)), flush=True)
 
 
+def run_program(target: str, arguments: List[str]) -> None:
+    """Runs a program as Python does.
+
+    Args:
+        target: A script, or -m.
+        arguments: Its own, behind the name of the module with -m.
+    """
+    if target == "-m":
+        sys.argv = arguments
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [target] + arguments
+        sys.path.insert(0, os.path.dirname(os.path.abspath(target)))
+        runpy.run_path(target, run_name="__main__")
+
+
 def main() -> None:
     """Runs what the command line asks for."""
     action, path, target = sys.argv[1:4]
-    if action not in ("save", "load", "nudge"):
+    if not re.match("(save|load|nudge[0-9]+)$", action):
         raise SystemExit(__doc__)
     random.seed(_SEED)
     np.random.seed(_SEED)
@@ -121,14 +143,7 @@ def main() -> None:
     # The default graph that there is.
     tf.compat.v1.get_default_graph().seed = _SEED
     Start(action, path).watch()
-    is_module = target == "-m"
-    sys.argv = sys.argv[4 if is_module else 3:]
-    if is_module:
-        sys.path.insert(0, os.getcwd())
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, os.path.dirname(os.path.abspath(target)))
-        runpy.run_path(target, run_name="__main__")
+    run_program(target, sys.argv[4:])
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def _piece(nodes: Nodes, gather: Any, ids: Output, value: Output) -> Optional[Pi
 
 def _pooled(nodes: Nodes, gather: Any, unique: str, grad: Output) -> Optional[Piece]:
     """Returns a pooled lookup of distinct ids, given the gradient of their rows."""
-    found = _result(nodes, gather, unique)
+    found = pooling_of(nodes, gather, unique)
     if found is None:
         # The ids of an ordinary lookup may be distinct, too.
         return None
@@ -203,11 +203,17 @@ def _sparse(nodes: Nodes, fill: str) -> Optional[Tuple[Tuple[Output, Output, Out
     return (all_indices, all_values, shape), True
 
 
-def _result(nodes: Nodes, gather: Any, unique: str) -> Optional[Tuple[Any, str, str, Output]]:
+def pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[Tuple[Any, str, str, Output]]:
     """Finds where(is_row_empty, zeros, pooled) behind a gather of distinct ids.
 
+    Args:
+        nodes: The graph.
+        gather: The gather.
+        unique: Name of the op that made its ids distinct.
+
     Returns:
-        The op, the name of SparseFillEmptyRows, the combiner, and the tensor of segments.
+        The op, the name of SparseFillEmptyRows, the combiner, and the tensor of segments; None if
+        there is none.
     """
     sums = [use.node for use in _readers(nodes, gather) if use.node.op in _SUMS
             and use.position == 0]
@@ -299,4 +305,5 @@ def _is(nodes: Nodes, output: Output, kinds: Sequence[str], place: int) -> bool:
     return node is not None and node.op in kinds and output[1] == place
 
 
-__all__ = ["SHAPES", "Bags", "Piece", "gradients_of", "pieces_of"]
+__all__ = ["SHAPES", "Bags", "Piece", "gradients_of", "pieces_of",
+           "pooling_of"]
