@@ -403,7 +403,12 @@ def test_groups_with_prepared_keys_are_exported_by_their_batch_or_refused(graph,
     found, expected = predict(tmp_path / "model", {"ids": DENSE}), sess.run(outputs, {ids: DENSE})
     for name in outputs:
         support.assert_same_bits(found[name], expected[name], name)
-    for output in moved + [bag]:
+    # The ids of the first are the batch as it is.
+    export(sess, tmp_path / "first", {"batch": batch}, {"score": moved[0]}, training_lookups="find")
+    given = {"batch": np.arange(3, 7)}
+    wanted = sess.run(outputs["a"], {ids: given["batch"].reshape(1, 4)})
+    support.assert_same_bits(predict(tmp_path / "first", given)["score"], wanted[0])
+    for output in moved[1:] + [bag]:
         with pytest.raises(ValueError, match="iterator.*modified|may not be fed"):
             export(sess, tmp_path / "batch", {"batch": batch}, {"score": output}, training_lookups="find")
 

@@ -44,10 +44,10 @@ def untouched(gradient):
     return tf.IndexedSlices(tf.identity(gradient.values), gradient.indices)
 
 
-def needed(train):
-    """The plugin's ops that a run of `train` runs, a first one too: type -> ops."""
-    support.pass_over(train.graph)
-    found, waiting = {}, [train]
+def needed(*fetches):
+    """The plugin's ops that a run of ops and tensors runs, a first one too: type -> ops."""
+    support.pass_over(fetches[0].graph)
+    found, waiting = {}, [getattr(one, "op", one) for one in fetches]
     seen = set()
     while waiting:
         op = waiting.pop()

@@ -149,10 +149,11 @@ def test_evaluation_finds_rows_and_makes_none(graph, session, dynamic, concat):
     tables = [make_table("table_%d" % at, 2 + at) for at in range(3)]
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     found = many(tables, [ids] * 3, is_train=False, concat=concat)
-    assert types_of(graph)["MxRecFind of many"] == 1 and "MxRecFind" not in types_of(graph)
     raws = [support.Raw.of(table) for table in tables]
     sess = session()
     filled(sess, raws)
+    kinds = needed(*([found] if concat else found))
+    assert len(kinds["MxRecFind of many"]) == 1 and "MxRecFind" not in kinds
     keys = [5, 99, -1, 5]
     expected = [raw.find(sess, keys) for raw in raws]
     values = sess.run(found, {ids: keys})
@@ -171,8 +172,8 @@ def test_ids_of_several_types_and_shapes(graph, session, dynamic):
            tf.constant([3.0, 4.0])]
     found = many(tables, ids)
     assert [one.shape.as_list() for one in found] == [[1, 2, 2], [3, 2], [2], [2, 2]]
-    assert types_of(graph)["MxRecIdOffset of many"] == 2
     session().run(found)
+    assert len(needed(*found)["MxRecIdOffset of many"]) == 2
 
 
 def test_admission_and_default_rows_work_in_a_group(graph, session, dynamic):
@@ -194,7 +195,7 @@ def test_admission_and_default_rows_work_in_a_group(graph, session, dynamic):
 
 
 @pytest.mark.parametrize("place", ["cond", "loop", "function", "expansion", "switch", "one"])
-def test_elsewhere_each_lookup_has_ops_of_its_own(graph, session, mx, monkeypatch, place):
+def test_elsewhere_each_lookup_reads_by_an_op_of_its_own(graph, session, mx, monkeypatch, place):
     tf = support.tf()
     mx(use_dynamic_expansion=place == "expansion")
     if place == "switch":
@@ -213,7 +214,9 @@ def test_elsewhere_each_lookup_has_ops_of_its_own(graph, session, mx, monkeypatc
         found = tf.function(total)()
     else:
         found = total()
-    assert not [kind for kind in types_of(graph) if "Many" in kind or "Concat" in kind]
+    kinds = [kind for kind in needed(found) if "of many" in kind or "Concat" in kind]
+    # With dynamic expansion gradients are those of distinct rows, which no other lookup has.
+    assert kinds == (["MxRecIdOffset of many"] if place == "expansion" else [])
     assert np.isfinite(session().run(found))
 
 

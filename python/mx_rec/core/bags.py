@@ -1,7 +1,6 @@
 """The ops of pooled lookups: rows of the ids of a bag, added up without a tensor of all of them."""
 
-from collections import OrderedDict
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, NamedTuple, Optional, Tuple, Union
 
 import tensorflow as tf
 
@@ -9,7 +8,7 @@ from mx_rec.constants.constants import PADDING_KEY
 from mx_rec.core.table import Table
 from mx_rec.edits.upstream import upstream
 from mx_rec.ops import library
-from mx_rec.ops.lookups import find_rows, read_rows
+from mx_rec.ops.lookups import find_rows, mark_group, read_rows
 from mx_rec.state.table_variable import raw_tensor, row_shape
 
 # Numbers of the attribute combiner; a sum is divided by nothing.
@@ -47,143 +46,78 @@ class _Bags(NamedTuple):
     divisors: tf.Tensor
 
 
-class Sought(NamedTuple):
-    """A pooled lookup that makes no rows.
+def find_pooled(table: Table, ids: tf.Tensor, absent: Optional[tf.Tensor],
+                pooling: Pooling) -> Tuple[tf.Tensor, Optional[tf.Operation]]:
+    """Adds the ops of a pooled lookup that makes no rows.
 
-    Attributes:
+    Args:
         table: The table.
         ids: int32 or int64 ids.
         absent: float32 (k, dim), the rows of ids that have none; None for zeros.
-        pooling: How they are pooled.
-        scope: The name scope of its own ops.
-    """
-
-    table: Table
-    ids: tf.Tensor
-    absent: Optional[tf.Tensor]
-    pooling: Pooling
-    scope: str
-
-
-def find_pooled(lookups: Sequence[Sought]) -> Tuple[List[tf.Tensor], List[tf.Operation]]:
-    """Adds the ops of pooled lookups that make no rows.
-
-    Lookups by ids of one type share an op. Those whose rows are scaled down have ops of their own.
-
-    Args:
-        lookups: The lookups.
+        pooling: How the rows are pooled.
 
     Returns:
-        For each lookup the vectors of its bags; and the ops that take ids and that graph
-        modification knows.
+        The vectors of the bags; and the op that takes ids and that graph modification knows, None
+        where rows are scaled down.
     """
-    results = [None] * len(lookups)  # type: List[Any]
-    finders = []  # type: List[tf.Operation]
-    same = OrderedDict()  # type: Dict[tf.DType, List[Tuple[int, Sought, _Bags]]]
-    for place, one in enumerate(lookups):
-        with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope(one.scope):
-            bags = _bags(one.pooling, one.ids, one.ids)
-            if one.pooling.max_norm is not None:
-                results[place] = _find_clipped(one, bags)
-            else:
-                same.setdefault(one.ids.dtype, []).append((place, one, bags))
-    for together in same.values():
-        found = find_rows(
-            [one.table.handle for _, one, _ in together],
-            [row_shape(one.table.variable) for _, one, _ in together],
-            [one.ids for _, one, _ in together], [one.absent for _, one, _ in together],
-            list(zip(*[bags for _, _, bags in together])))
-        finders.append(found[0].op)
-        for (place, _, _), vectors in zip(together, found):
-            results[place] = vectors
-    return results, finders
+    bags = _bags(pooling, ids, ids)
+    if pooling.max_norm is not None:
+        return _find_clipped(table, ids, absent, pooling, bags), None
+    found, = find_rows([table.handle], [row_shape(table.variable)], [ids], [absent],
+                       [[one] for one in bags])
+    return found, found.op
 
 
-def _find_clipped(one: Sought, bags: _Bags) -> tf.Tensor:
+def _find_clipped(table: Table, ids: tf.Tensor, absent: Optional[tf.Tensor], pooling: Pooling,
+                  bags: _Bags) -> tf.Tensor:
     """Returns the vectors of bags whose rows have at most the greatest norm."""
-    ids = one.ids
     keys, places = tf.unique(tf.reshape(ids, [-1]))
-    rows, = find_rows([one.table.handle], [row_shape(one.table.variable)], [keys], [one.absent])
+    rows, = find_rows([table.handle], [row_shape(table.variable)], [keys], [absent])
     places = tf.compat.v1.where(
         tf.equal(tf.reshape(ids, [-1]), tf.constant(PADDING_KEY, ids.dtype)),
         tf.fill(tf.shape(places), -1), places)
     inverse = tf.reshape(places, tf.shape(ids))
-    return library().mx_rec_restore_pooled(_clipped(rows, one.pooling), inverse, *bags,
-                                           name="pooled")
+    return library().mx_rec_restore_pooled(_clipped(rows, pooling), inverse, *bags, name="pooled")
 
 
-class Bagged(NamedTuple):
-    """A pooled training lookup whose keys are resolved.
+def embed_pooled(table: Table, ids: tf.Tensor, resolved: Tuple[tf.Tensor, tf.Tensor],
+                 absent: Optional[tf.Tensor], pooling: Pooling, is_counted: bool, is_grad: bool,
+                 with_rows: bool = False, group: str = "") -> Tuple[tf.Tensor, tf.Tensor]:
+    """Adds the ops of a pooled training lookup behind those that resolve its keys.
 
-    Attributes:
+    Args:
         table: The table.
         ids: int32 or int64 ids.
         resolved: offsets (u) int64 and inverse int32, of the shape of the ids.
         absent: The rows of ids that are not admitted, None for zeros.
-        pooling: How they are pooled.
+        pooling: How the rows are pooled.
         is_counted: Whether ids can be without a row that are not padding.
-        scope: The name scope of its own ops.
-    """
-
-    table: Table
-    ids: tf.Tensor
-    resolved: Tuple[tf.Tensor, tf.Tensor]
-    absent: Optional[tf.Tensor]
-    pooling: Pooling
-    is_counted: bool
-    scope: str
-
-
-def embed_pooled(lookups: Sequence[Bagged], is_grad: bool, with_rows: bool = False
-                 ) -> Tuple[List[tf.Tensor], List[tf.Tensor]]:
-    """Adds the ops of pooled training lookups behind those that resolve their keys.
-
-    Lookups whose weights have gradients, or whose rows are scaled down, have ops of their own.
-
-    Args:
-        lookups: The lookups.
         is_grad: Whether the rows have gradients.
         with_rows: Whether gradients are to be taken of the distinct rows.
+        group: As of `mark_group`.
 
     Returns:
-        For each lookup the vectors of its bags, and what gradients are taken of: these, or the
-        distinct rows.
+        The vectors of the bags, and what gradients are taken of: these, or the distinct rows.
     """
-    results = [None] * len(lookups)  # type: List[Any]
-    distinct = [None] * len(lookups)  # type: List[Any]
-    like = raw_tensor if is_grad else row_shape
-    described = []  # type: List[_Bags]
-    together = []  # type: List[int]
-    for place, one in enumerate(lookups):
-        with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope(one.scope):
-            offsets, inverse = one.resolved
-            # Ids that a pipeline has resolved need not be computed in the step for this.
-            bags = _bags(one.pooling, one.ids if one.is_counted else inverse, inverse)
-            described.append(bags)
-            if not (with_rows or one.pooling.has_weight_grad or one.pooling.max_norm is not None):
-                together.append(place)
-                continue
-            # Also the weights' gradient reads these rows, which the step may have changed by then.
-            rows, = read_rows([one.table.handle], [like(one.table.variable)], [offsets],
-                              name="rows")
-            used = rows if is_grad else tf.stop_gradient(rows)
-            results[place] = library().mx_rec_restore_pooled(
-                _clipped(used, one.pooling), inverse, *bags, name="pooled")
-            distinct[place] = rows if with_rows else None
-    if together:
-        some = [lookups[place] for place in together]
-        made = read_rows(
-            [one.table.handle for one in some], [like(one.table.variable) for one in some],
-            [one.resolved[0] for one in some], [one.resolved[1] for one in some],
-            list(zip(*[described[place] for place in together])), name="pooled")
-        for place, pooled in zip(together, made):
-            results[place] = pooled if is_grad else tf.stop_gradient(pooled)
-    for place, (one, bags) in enumerate(zip(lookups, described)):
-        if one.absent is not None and one.is_counted:
-            with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope(one.scope):
-                default = _default(one.ids, one.resolved[1], one.absent, bags)
-                results[place] = tf.add(results[place], default, name="pooled_or_default")
-    return results, [pooled if rows is None else rows for pooled, rows in zip(results, distinct)]
+    offsets, inverse = resolved
+    like = (raw_tensor if is_grad else row_shape)(table.variable)
+    # Ids that a pipeline has resolved need not be computed in the step for this.
+    bags = _bags(pooling, ids if is_counted else inverse, inverse)
+    rows = None  # type: Optional[tf.Tensor]
+    if with_rows or pooling.has_weight_grad or pooling.max_norm is not None:
+        # Also the weights' gradient reads these rows, which the step may have changed by then.
+        rows, = read_rows([table.handle], [like], [offsets], name="rows")
+        used = rows if is_grad else tf.stop_gradient(rows)
+        pooled = library().mx_rec_restore_pooled(_clipped(used, pooling), inverse, *bags,
+                                                 name="pooled")
+    else:
+        pooled, = read_rows([table.handle], [like], [offsets], [inverse],
+                            [[one] for one in bags], name="pooled")
+        mark_group(pooled.op, group)
+        pooled = pooled if is_grad else tf.stop_gradient(pooled)
+    if absent is not None and is_counted:
+        pooled = tf.add(pooled, _default(ids, inverse, absent, bags), name="pooled_or_default")
+    return pooled, rows if with_rows else pooled
 
 
 def pool_rows(rows: tf.Tensor, places: tf.Tensor, pooling: Pooling) -> tf.Tensor:

@@ -17,12 +17,12 @@ from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ENTRANCE,
 from mx_rec.core.admission import (OFF, as_int64, check_thresholds, check_timestamp,
                                    count_and_admit, count_shared)
 from mx_rec.core.asc.source import ids_of_spec, timestamp_of_spec
-from mx_rec.core.bags import Bagged, Pooling, Sought, embed_pooled, find_pooled, pool_rows
+from mx_rec.core.bags import Pooling, embed_pooled, find_pooled, pool_rows
 from mx_rec.core.ids import as_ids, is_id_type
 from mx_rec.core.shared_keys import share_keys
 from mx_rec.core.table import FeatureLookup, Table, scope_of
 from mx_rec.ops import library
-from mx_rec.ops.lookups import find_rows, read_rows, resolve
+from mx_rec.ops.lookups import find_rows, mark_group, read_rows, resolve
 from mx_rec.state.feature_spec import FeatureSpec, normal_thresholds
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
@@ -46,6 +46,11 @@ class LookupRequest(NamedTuple):
     coefficient: int
     timestamp: Optional[tf.Tensor]
     pooling: Optional[Pooling]
+
+    def form(self) -> Tuple[Any, ...]:
+        """Returns what lookups have in common that can share requests."""
+        return (self.is_train, self.is_grad, self.limit, self.thresholds, self.coefficient,
+                None if self.timestamp is None else id(self.timestamp))
 
 
 class PlannedLookup(NamedTuple):
@@ -158,13 +163,33 @@ def look_up(table: Table, ids: Any, send_count: Optional[int], is_train: bool,
     Raises:
         ValueError, RuntimeError, KeyError, EnvironmentError: As `sparse_lookup`.
     """
-    planned = plan_lookup(table, ids, send_count, is_train, name, modify_graph, batch,
-                          access_and_evict_config, is_grad, serving_default_value, pooling,
-                          **kwargs)
-    if planned.earlier is not None:
-        return planned.earlier
+    return add_lookup(plan_lookup(table, ids, send_count, is_train, name, modify_graph, batch,
+                                  access_and_evict_config, is_grad, serving_default_value,
+                                  pooling, **kwargs), modify_graph)
+
+
+def add_lookup(planned: PlannedLookup, modify_graph: bool, group: str = "") -> tf.Tensor:
+    """Adds the ops of a lookup to the graph.
+
+    Args:
+        planned: The lookup.
+        modify_graph: Whether it may move.
+        group: The name that lookups have in common which are needed together; "" for none.
+
+    Returns:
+        A row for each id, or a vector for each bag of them.
+
+    Raises:
+        ValueError: If it is the second lookup that counts the same ids for admission.
+    """
+    earlier = planned.earlier
+    if earlier is None and planned.made is not None:
+        # One that was planned together with this one.
+        earlier = _earlier_lookup(planned.request.table, planned.made)
+    if earlier is not None:
+        return earlier
     with tf.compat.v1.name_scope(planned.scope):
-        result = build_lookup(planned.request, modify_graph)
+        result = _build(planned.request, modify_graph, group)
     note_lookup(planned, result)
     return result
 
@@ -176,7 +201,7 @@ def plan_lookup(table: Table, ids: Any, send_count: Optional[int], is_train: boo
     """Checks the arguments of a lookup, as those of `look_up`, and adds no op of a table.
 
     Returns:
-        The lookup. Once its ops are there, `note_lookup` counts it.
+        The lookup, for `add_lookup`.
     """
     config = Settings.get_instance()
     if kwargs:
@@ -217,7 +242,7 @@ def plan_lookup(table: Table, ids: Any, send_count: Optional[int], is_train: boo
             spec.name, is_train, tensor, is_train and is_grad, limit, thresholds, coefficient,
             timestamp, _frozen(serving_default_value) if uses_default else None,
             None if pooling is None else pooling.identity())
-        earlier = _earlier_lookup(table, spec, made)
+        earlier = _earlier_lookup(table, made)
         if earlier is not None:
             return PlannedLookup(None, made, "", send_count, earlier)
     else:
@@ -238,13 +263,12 @@ def plan_lookup(table: Table, ids: Any, send_count: Optional[int], is_train: boo
     return PlannedLookup(request, made, scope, send_count, None)
 
 
-def note_lookup(planned: PlannedLookup, result: Optional[tf.Tensor]) -> None:
+def note_lookup(planned: PlannedLookup, result: tf.Tensor) -> None:
     """Counts a lookup whose ops were added.
 
     Args:
         planned: A lookup that was not made earlier.
-        result: What it gives, which an equal lookup of a feature gives again; None if that is no
-            tensor of its own.
+        result: What it gives, which an equal lookup of a feature gives again.
     """
     request, state = planned.request, graph_state()
     table, is_train = request.table, request.is_train
@@ -258,11 +282,11 @@ def note_lookup(planned: PlannedLookup, result: Optional[tf.Tensor]) -> None:
         table.is_grad = table.is_grad or request.is_grad
         if planned.send_count is not None:
             table.send_count = (table.send_count or 0) + int(planned.send_count)
-    if planned.made is not None and result is not None:
+    if planned.made is not None:
         table.lookups.append((planned.made, result))
 
 
-def _earlier_lookup(table: Table, spec: FeatureSpec, made: FeatureLookup) -> Optional[tf.Tensor]:
+def _earlier_lookup(table: Table, made: FeatureLookup) -> Optional[tf.Tensor]:
     """Returns the result of an equal lookup of a feature that can be used here, None without one.
 
     Raises:
@@ -280,7 +304,7 @@ def _earlier_lookup(table: Table, spec: FeatureSpec, made: FeatureLookup) -> Opt
                 "lookups count ids for admission, and a second one would count each of them "
                 "twice. Give all lookups of the feature the same arguments (tf.stop_gradient gives "
                 "rows without gradient).".format(
-                    spec.name, table.table_name, " and ".join(map(repr, changed))))
+                    made.feature, table.table_name, " and ".join(map(repr, changed))))
     return None
 
 
@@ -313,7 +337,7 @@ def ids_of_lookup(request: LookupRequest, modify_graph: bool) -> tf.Tensor:
     return ids
 
 
-def build_lookup(request: LookupRequest, modify_graph: bool) -> tf.Tensor:
+def _build(request: LookupRequest, modify_graph: bool, group: str) -> tf.Tensor:
     """Adds the ops of one lookup, in the present name scope."""
     table = request.table
     ids = ids_of_lookup(request, modify_graph)
@@ -322,58 +346,58 @@ def build_lookup(request: LookupRequest, modify_graph: bool) -> tf.Tensor:
             return look_up_shared([request], [ids], modify_graph)[0]
         if not request.is_train:
             if request.pooling is not None:
-                (found,), finders = find_pooled([Sought(table, ids, request.absent,
-                                                        request.pooling, _present_scope())])
-                for finder in finders:
+                found, finder = find_pooled(table, ids, request.absent, request.pooling)
+                if finder is not None:
                     mark_movable(finder, modify_graph)
+                    mark_group(finder, group)
                 return tf.stop_gradient(found)
             found, = find_rows([table.handle], [row_shape(table.variable)], [ids],
                                [request.absent])
             mark_movable(found.op, modify_graph)
+            mark_group(found.op, group)
             return tf.stop_gradient(found)
         if request.thresholds[0] >= 0:
-            offsets, inverse = admitted(request, ids, modify_graph)
+            offsets, inverse = _admitted(request, ids, modify_graph)
         else:
             offsets, inverse = resolve([table.handle], [ids], limit=request.limit).of(0)
             mark_movable(offsets.op, modify_graph)
+            mark_group(offsets.op, group)
             share_keys(offsets.op, request.ids)
         use_expansion = Settings.get_instance().use_dynamic_expansion
         if request.pooling is not None:
-            (pooled,), (looked_up,) = embed_pooled(
-                [Bagged(table, ids, (offsets, inverse), request.absent, request.pooling,
-                        request.thresholds[0] >= 0, _present_scope())],
-                request.is_grad, use_expansion and request.is_grad)
+            pooled, looked_up = embed_pooled(
+                table, ids, (offsets, inverse), request.absent, request.pooling,
+                request.thresholds[0] >= 0, request.is_grad, use_expansion and request.is_grad,
+                group)
             if request.is_grad:
                 tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, looked_up)
                 tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
             return pooled
         if not request.is_grad:
-            embedding = _embed(table, row_shape(table.variable), offsets, inverse)
-            return tf.stop_gradient(with_default(request, ids, inverse, embedding))
+            embedding = _embed(table, row_shape(table.variable), offsets, inverse, group)
+            return tf.stop_gradient(_with_default(request, ids, inverse, embedding))
         if use_expansion:
             looked_up, = read_rows([table.handle], [raw_tensor(table.variable)], [offsets],
                                    name="rows")
             embedding = library().mx_rec_restore(looked_up, inverse, name="embedding")
         else:
-            looked_up = embedding = _embed(table, raw_tensor(table.variable), offsets, inverse)
+            looked_up = embedding = _embed(table, raw_tensor(table.variable), offsets, inverse,
+                                           group)
         # With dynamic expansion gradients are taken of the distinct rows, else of the variable;
         # then the collection holds what the lookup returns.
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, looked_up)
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
-        return with_default(request, ids, inverse, embedding)
-
-
-def _present_scope() -> str:
-    """The present name scope, to be entered again."""
-    return tf.compat.v1.get_default_graph().get_name_scope() + "/"
+        return _with_default(request, ids, inverse, embedding)
 
 
 def look_up_shared(requests: Sequence[LookupRequest], ids: Sequence[tf.Tensor],
                    modify_graph: bool) -> List[tf.Tensor]:
     """Adds the ops of lookups of tables on parameter servers, in the present name scope.
 
+    They share one request for each server.
+
     Args:
-        requests: Lookups of one mode and with the same thresholds.
+        requests: Lookups of one form.
         ids: For each of them its ids, int32 or int64.
         modify_graph: Whether they may move.
 
@@ -401,7 +425,7 @@ def look_up_shared(requests: Sequence[LookupRequest], ids: Sequence[tf.Tensor],
     return results
 
 
-def admitted(request: LookupRequest, ids: tf.Tensor,
+def _admitted(request: LookupRequest, ids: tf.Tensor,
              modify_graph: bool) -> Tuple[tf.Tensor, tf.Tensor]:
     """Adds the ops that count ids and admit keys; returns offsets and inverse."""
     stamp = None if request.timestamp is None else as_int64(request.timestamp)
@@ -411,7 +435,7 @@ def admitted(request: LookupRequest, ids: tf.Tensor,
     return offsets, inverse
 
 
-def with_default(request: LookupRequest, ids: tf.Tensor, inverse: tf.Tensor,
+def _with_default(request: LookupRequest, ids: tf.Tensor, inverse: tf.Tensor,
                   embedding: tf.Tensor) -> tf.Tensor:
     """Returns a training lookup's result with the default rows of ids that are not admitted."""
     if request.absent is None or request.thresholds[0] < 0:
@@ -427,9 +451,12 @@ def with_default(request: LookupRequest, ids: tf.Tensor, inverse: tf.Tensor,
     return result
 
 
-def _embed(table: Table, like: tf.Tensor, offsets: tf.Tensor, inverse: tf.Tensor) -> tf.Tensor:
+def _embed(table: Table, like: tf.Tensor, offsets: tf.Tensor, inverse: tf.Tensor,
+           group: str) -> tf.Tensor:
     """Returns a row for each id; gradients go to `like`."""
-    return read_rows([table.handle], [like], [offsets], [inverse])[0]
+    embedding, = read_rows([table.handle], [like], [offsets], [inverse])
+    mark_group(embedding.op, group)
+    return embedding
 
 
 def mark_movable(op: tf.Operation, modify_graph: bool) -> None:

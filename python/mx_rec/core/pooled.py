@@ -7,10 +7,11 @@ import tensorflow as tf
 
 from mx_rec.base.log import warn_once
 from mx_rec.core.bags import COMBINERS, Pooling, may_be_trained
-from mx_rec.core.grouped import check_group, look_up_pooled_many
-from mx_rec.core.lookup import look_up
+from mx_rec.core.grouped import add_group, check_group
+from mx_rec.core.lookup import PlannedLookup, look_up, plan_lookup
 from mx_rec.core.table import Table
 from mx_rec.state.feature_spec import FeatureSpec
+from mx_rec.state.graph_state import graph_state
 from mx_rec.validator.validator import Bool, Option, Text, Type, checked
 
 _Ids = Union[FeatureSpec, tf.Tensor, tf.SparseTensor, tf.RaggedTensor, List[FeatureSpec]]
@@ -104,14 +105,12 @@ def sparse_lookup_pooled_many(hashtables: Sequence[Table], ids: Sequence[_Ids],
                               is_weight_grad: Optional[bool] = None) -> List[tf.Tensor]:
     """Looks up batches of bags, each in a table of its own, and adds up the rows of every bag.
 
-    The numbers are those of one `sparse_lookup_pooled` for each pair of a table and ids. In
-    training, one op resolves the keys of all tables, one op reads their rows, and one op updates
-    them; in evaluation one op finds and reads the rows of all tables. Each shares its work among
-    the threads. If a batch fails, as one that exceeds the rows of its table, no table gets a row.
-    The reading of rows that are scaled down, or whose weights have gradients, has ops of its own.
-
-    Inside of a tf.cond, a loop or a tf.function, with dynamic expansion, and with the environment
-    variable MXREC_GROUP_TABLES=0, each lookup has ops of its own.
+    The ops are those of one `sparse_lookup_pooled` for each pair of a table and ids. Before the
+    first run of the graph they come to share ops for all tables: in training one that resolves the
+    keys, one that reads the rows and one that updates them, in evaluation one that finds and reads
+    rows (docs/graph-modification.md). If a batch fails in them, as one that exceeds the rows of its
+    table, no table gets a row. The reading of rows that are scaled down, or whose weights have
+    gradients, has ops of its own.
 
     Args:
         hashtables: The tables; one may come several times.
@@ -120,7 +119,7 @@ def sparse_lookup_pooled_many(hashtables: Sequence[Table], ids: Sequence[_Ids],
         weights: For each table the weights of its ids, or None; None for no weights at all.
         send_count: As of `sparse_lookup`, for each of the lookups.
         is_train: As of `sparse_lookup`.
-        name: Name scope of the ops for all tables, 1-255 characters.
+        name: Name of the group, 1-255 characters.
         modify_graph: As of `sparse_lookup`.
         batch: As of `sparse_lookup`.
         access_and_evict_config: As of `sparse_lookup`, for each of the lookups.
@@ -147,13 +146,16 @@ def sparse_lookup_pooled_many(hashtables: Sequence[Table], ids: Sequence[_Ids],
                              "{}".format(what, len(tables), len(values)))
     for one in combiners:
         Option(sorted(COMBINERS))("combiner", one)
-    looked_up, poolings = zip(*[
-        _pooling(table, value, one, of_ids, is_train, serving_default_value, max_norm,
-                 is_weight_grad)
-        for table, value, one, of_ids in zip(tables, ids, combiners, given)])
-    return look_up_pooled_many(tables, looked_up, poolings, send_count, is_train, name,
-                               modify_graph, batch, access_and_evict_config, is_grad,
-                               serving_default_value)
+    first = graph_state().lookups
+    planned = []  # type: List[PlannedLookup]
+    for at, (table, value) in enumerate(zip(tables, ids)):
+        looked_up, pooling = _pooling(table, value, combiners[at], given[at], is_train,
+                                      serving_default_value, max_norm, is_weight_grad)
+        planned.append(plan_lookup(table, looked_up, send_count, is_train,
+                                   "sparse_lookup_{}".format(first + at), modify_graph, batch,
+                                   access_and_evict_config, is_grad, serving_default_value,
+                                   pooling))
+    return add_group(planned, modify_graph, name or "sparse_lookup_pooled_many")
 
 
 def _pooling(table: Table, ids: _Ids, combiner: str, weights: _Weights, is_train: bool,

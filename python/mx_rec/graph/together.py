@@ -12,11 +12,9 @@ from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.cluster.modified import apart as apart_by_key
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.edits.replacing import FUSED_ATTRIBUTE, in_place_of, replace_each, replace_ops
-from mx_rec.ops.lookups import (FIND, ID_OFFSET, READ, Resolved, find_rows, read_rows, resolve)
+from mx_rec.ops.lookups import (FIND, GROUP_ATTRIBUTE, ID_OFFSET, READ, Resolved, find_rows,
+                                mark_group, read_rows, resolve)
 from mx_rec.ops.shapes import list_lengths, lists_of
-
-# The name of the op for many tables that a lookup was part of.
-_GROUP_ATTRIBUTE = "_mx_rec_group"
 
 # How many lists of outputs an op that looks up by ids has.
 _OUTPUT_LISTS = {ID_OFFSET: 2, FIND: 1}
@@ -44,8 +42,7 @@ def take_apart(graph: tf.Graph, ops: Iterable[tf.Operation]) -> None:
                            "lookup_{}".format(at)) for at in range(op.get_attr("N"))]
         for part in parts:
             _set_movable(part[0].op, True)
-            part[0].op._set_attr(  # pylint: disable=protected-access
-                _GROUP_ATTRIBUTE, attr_value_pb2.AttrValue(s=op.name.encode("utf-8")))
+            mark_group(part[0].op, op.name)
         _set_movable(op, False)
         replace_each(op, [part[at] for at in range(_OUTPUT_LISTS[op.type]) for part in parts])
 
@@ -197,7 +194,7 @@ def _single_nodes(node: Any) -> List[Any]:
         for key in _LENGTHS:
             if key in node.attr:
                 one.attr[key].i = min(node.attr[key].i, 1)
-        one.attr[_GROUP_ATTRIBUTE].s = node.name.encode("utf-8")
+        one.attr[GROUP_ATTRIBUTE].s = node.name.encode("utf-8")
         nodes.append(one)
     return nodes
 

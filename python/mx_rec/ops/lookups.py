@@ -3,6 +3,7 @@
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 
 from mx_rec.ops import library
 from mx_rec.ops.shapes import lists_of
@@ -15,6 +16,9 @@ PREPARE = "MxRecPrepare"
 READ, FIND = "MxRecRead", "MxRecFind"
 # Spreads rows that were read over ids.
 RESTORE = "MxRecRestore"
+
+# The name that lookups have in common which are needed together: the graph pass reads it.
+GROUP_ATTRIBUTE = "_mx_rec_group"
 
 # Ends, weights and divisors of bags, each for all members.
 Bags = Sequence[Sequence[tf.Tensor]]
@@ -180,3 +184,15 @@ def is_claim(op: Any) -> bool:
     if isinstance(op, tf.Operation):
         return op.type == ID_OFFSET and op.get_attr("P") > 0
     return op.op == ID_OFFSET and op.attr["P"].i > 0
+
+
+def mark_group(op: tf.Operation, group: str) -> None:
+    """Tells the graph pass that a run needs an op together with others.
+
+    Args:
+        op: An op that looks keys up.
+        group: The name that they have in common; "" for none.
+    """
+    if group:
+        op._set_attr(  # pylint: disable=protected-access
+            GROUP_ATTRIBUTE, attr_value_pb2.AttrValue(s=group.encode("utf-8")))

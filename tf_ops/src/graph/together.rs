@@ -14,8 +14,8 @@ use mx_rec_kernels::Result;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// The attribute that names the op for many tables which lookups were part of before they were
-/// taken apart; python/mx_rec/graph/together.py sets it.
+/// The attribute that lookups of one call, and those that were one op before they were taken apart,
+/// have in common; python/mx_rec/ops/lookups.py sets it.
 const GROUP: &str = "_mx_rec_group";
 
 /// The op of a table, which a run can always have.
@@ -106,7 +106,7 @@ pub(super) fn find(
 /// What lookups that share an op have in common.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Common {
-    /// They were one op before.
+    /// They were asked for together, or one op before.
     Group(Vec<u8>),
     /// The groups of other verbs that they depend on, and what depends on them.
     Runs {
@@ -121,7 +121,7 @@ struct Rule<'g, 'a> {
     updates: &'g HashMap<usize, usize>,
     consumers: Consumers,
     lookups: HashSet<usize>,
-    /// The lookups that were one op before: what depends on one of them depends on all.
+    /// The lookups of a group: what depends on one of them depends on all.
     parts: HashMap<&'a [u8], Vec<usize>>,
     /// For each lookup that shares an op which of the groups it is in.
     joined: HashMap<usize, usize>,

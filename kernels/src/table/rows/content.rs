@@ -185,8 +185,9 @@ impl Content {
 
     /// Takes the place of `old`, whose offsets are good no longer.
     pub(in crate::table) fn follow(&mut self, old: &Content) {
-        self.births = Arc::clone(&old.births);
-        self.births.write().replaced(self.store.rows());
+        let new = std::mem::replace(&mut self.births, Arc::clone(&old.births));
+        let new = std::mem::take(&mut *new.write());
+        self.births.write().replaced(self.store.rows(), new);
     }
 
     /// A row that a lease holds has lost its key: it can be read with the offsets there are, and
@@ -244,6 +245,8 @@ impl Content {
         let first = self.store.rows();
         let end = first + (n - reused);
         let made = numbered(end)
+            .and_then(|()| self.births.write().fit(end))
+            .and_then(|()| self.free_rows.fit(end))
             .and_then(|()| self.changes.fit(end))
             .and_then(|()| {
                 self.halves
@@ -344,9 +347,8 @@ impl Content {
         let rows = self.free_rows.end(self.store.rows());
         let memory = self.store.truncate(rows);
         self.free_rows.truncate(rows);
-        if let Some(halves) = &mut self.halves {
-            halves.truncate(rows);
-        }
+        let halves = self.halves.as_mut();
+        let memory = (memory, halves.map(|halves| halves.truncate(rows)));
         self.births.write().truncate(rows);
         self.swept = self.free_rows.len();
         memory

@@ -47,6 +47,9 @@ struct Update<'t, 'g> {
     /// Whether they are known to be those of distinct keys.
     are_distinct: bool,
     grads: Grads<'g>,
+    /// How many gradients it has, before those of a key are summed. Who deals its rows updates
+    /// them: rows that one thread has dealt are those of one owner.
+    cost: usize,
     dealt: Option<Dealt>,
     updated: u64,
 }
@@ -142,18 +145,14 @@ impl<'t, 'g> Update<'t, 'g> {
             table: one.table,
             first: one.members[0],
             are_distinct: one.table.flight().lock().are_distinct(&offsets),
+            cost: match &grads {
+                Grads::Lookups(lookups) => lookups.iter().map(|one| one.inverse.len()).sum(),
+                _ => offsets.len(),
+            },
             offsets,
             grads,
             dealt: None,
             updated: 0,
-        }
-    }
-
-    /// How many gradients it has.
-    fn cost(&self) -> usize {
-        match &self.grads {
-            Grads::Lookups(lookups) => lookups.iter().map(|one| one.inverse.len()).sum(),
-            _ => self.offsets.len(),
         }
     }
 
@@ -275,7 +274,7 @@ fn update_all(
     each(
         pool,
         all,
-        |(one, _)| one.cost(),
+        |(one, _)| one.cost,
         |pool, (one, content)| {
             let done = one.sum(pool).and_then(|()| one.deal(pool, content));
             failure.note(one.first, done);
@@ -296,7 +295,7 @@ fn update_all(
     each(
         pool,
         all,
-        |(one, _)| one.cost(),
+        |(one, _)| one.cost,
         |pool, (one, content)| {
             let done = one.run(pool, content, optimizer);
             failure.note(one.first, done);

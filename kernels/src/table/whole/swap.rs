@@ -24,7 +24,12 @@ impl Locked<'_> {
         let (len, rows) = (built.rows(), built.content.store.rows());
         let old_rows = self.rows.replace(built.content);
         let keys = self.table.keys();
-        let old_index = keys.replace(&mut self.index, built.index, built.history, rows);
+        let old_index = keys.replace(
+            &mut self.index,
+            built.index,
+            built.history,
+            (rows, built.places),
+        );
         ((len, old_rows.epoch), old_index, old_rows)
     }
 }

@@ -1,7 +1,12 @@
 //! The threads that share the work of one batch; small work stays on the caller.
 
+#[cfg(not(feature = "model"))]
+mod apart;
+
 use crate::sync::Mutex;
 use crate::{Error, Result};
+#[cfg(not(feature = "model"))]
+use apart::Apart;
 use std::ops::Range;
 #[cfg(not(feature = "model"))]
 use std::sync::{
@@ -32,6 +37,9 @@ pub struct Pool {
     /// The model has threads of its own.
     #[cfg(not(feature = "model"))]
     helpers: Option<rayon::ThreadPool>,
+    /// Where the helpers wake up.
+    #[cfg(not(feature = "model"))]
+    apart: Apart,
     /// How many calls there have been: a helper that stays awake after one looks for the next.
     #[cfg(not(feature = "model"))]
     calls: Arc<AtomicUsize>,
@@ -62,13 +70,17 @@ impl Pool {
         if !(1..=1024).contains(&threads) {
             return Err(Error::invalid("a pool has 1 to 1024 threads").with("threads", threads));
         }
+        #[cfg(not(feature = "model"))]
+        let apart = Apart::default();
         Ok(Pool {
             threads,
             #[cfg(not(feature = "model"))]
             helpers: match threads {
                 1 => None,
-                _ => Some(started(threads - 1)?),
+                _ => Some(started(threads - 1, apart.clone())?),
             },
+            #[cfg(not(feature = "model"))]
+            apart,
             #[cfg(not(feature = "model"))]
             calls: Arc::default(),
             #[cfg(not(feature = "model"))]
@@ -84,6 +96,8 @@ impl Pool {
             threads: 1,
             #[cfg(not(feature = "model"))]
             helpers: None,
+            #[cfg(not(feature = "model"))]
+            apart: Apart::default(),
             #[cfg(not(feature = "model"))]
             calls: Arc::default(),
             #[cfg(not(feature = "model"))]
@@ -162,14 +176,17 @@ impl Pool {
         let at_work = &AtomicUsize::new(wanted);
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         helpers.in_place_scope(|scope| {
-            for _ in 0..wanted {
-                scope.spawn(move |_| {
-                    let _done = Done { at_work };
-                    run();
-                    let calls = Arc::clone(&self.calls);
-                    helpers.spawn(move || awake_while(|| calls.load(Ordering::Relaxed) == number));
-                });
-            }
+            self.apart.from_this_thread(|| {
+                for _ in 0..wanted {
+                    scope.spawn(move |_| {
+                        let _done = Done { at_work };
+                        run();
+                        let calls = Arc::clone(&self.calls);
+                        helpers
+                            .spawn(move || awake_while(|| calls.load(Ordering::Relaxed) == number));
+                    });
+                }
+            });
             run();
             awake_while(|| at_work.load(Ordering::Relaxed) > 0);
         });
@@ -209,7 +226,10 @@ impl Pool {
     /// one after the other, beside the threads of other work; where the system starts no thread
     /// for them they never run.
     pub(crate) fn beside(&self, job: impl FnOnce() + Send + 'static) {
-        if let Some(thread) = self.beside.get_or_init(|| started(1).ok()) {
+        if let Some(thread) = self
+            .beside
+            .get_or_init(|| started(1, Apart::default()).ok())
+        {
             thread.spawn(job);
         }
     }
@@ -270,11 +290,12 @@ fn awake_while(is_unchanged: impl Fn() -> bool) {
     }
 }
 
-/// Starts `helpers` threads.
+/// Starts `helpers` threads, which `apart` comes to know.
 #[cfg(not(feature = "model"))]
-fn started(helpers: usize) -> Result<rayon::ThreadPool> {
+fn started(helpers: usize, apart: Apart) -> Result<rayon::ThreadPool> {
     rayon::ThreadPoolBuilder::new()
         .num_threads(helpers)
+        .start_handler(move |_| apart.add_this_thread())
         .thread_name(|at| format!("mx_rec-{at}"))
         .build()
         .map_err(|cause| {
