@@ -2,8 +2,6 @@
 //! Also with the weights of the batch's rows decayed, as tf.contrib.opt.AdamWOptimizer.
 
 use super::description::{exactly, Number, Optimizer, OtherRows, FINITE, POSITIVE};
-use super::half_row::HalfRow;
-use super::half_update::update_half;
 use super::lazy_adam::{numbers, LazyAdam, Step, MOMENTS};
 use super::row::{update, Decay, RowOptimizer, Rule, SlotSpec};
 use crate::Result;
@@ -73,10 +71,6 @@ impl RowOptimizer for Adam {
         self.0.update(row, slots, grad);
     }
 
-    fn update_half(&self, row: &mut HalfRow<'_>, slots: &[usize], grad: &[f32]) {
-        self.0.update_half(row, slots, grad);
-    }
-
     fn decay(&self) -> Option<Decay> {
         Some(self.0.decay(true))
     }
@@ -101,13 +95,6 @@ impl AdamW {
         let adam = LazyAdam::of(&ADAMW, of_adam)?;
         Ok(AdamW { adam, change })
     }
-
-    fn rule(&self) -> Decayed {
-        Decayed {
-            adam: self.adam.rule,
-            change: self.change,
-        }
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -130,11 +117,12 @@ impl RowOptimizer for AdamW {
     }
 
     fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {
-        update(self.adam.level, self.rule(), row, slots, grad);
-    }
-
-    fn update_half(&self, row: &mut HalfRow<'_>, slots: &[usize], grad: &[f32]) {
-        update_half(self.adam.level, self.rule(), row, slots, grad);
+        let &AdamW { adam, change } = self;
+        let rule = Decayed {
+            adam: adam.rule,
+            change,
+        };
+        update(adam.level, rule, row, slots, grad);
     }
 
     fn decay(&self) -> Option<Decay> {

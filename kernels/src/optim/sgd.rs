@@ -1,8 +1,6 @@
 //! Gradient descent with weight decay.
 
 use super::description::{exactly, Number, Optimizer, OtherRows, LR, NOT_NEGATIVE};
-use super::half_row::HalfRow;
-use super::half_update::update_half;
 use super::row::{update, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::Result;
@@ -83,19 +81,6 @@ impl RowOptimizer for Sgd {
             update(level, Plain { lr }, row, slots, grad);
         } else {
             update(level, Decaying { lr, weight_decay }, row, slots, grad);
-        }
-    }
-
-    fn update_half(&self, row: &mut HalfRow<'_>, slots: &[usize], grad: &[f32]) {
-        let Sgd {
-            lr,
-            weight_decay,
-            level,
-        } = *self;
-        if weight_decay == 0.0 {
-            update_half(level, Plain { lr }, row, slots, grad);
-        } else {
-            update_half(level, Decaying { lr, weight_decay }, row, slots, grad);
         }
     }
 }

@@ -3,8 +3,7 @@
 use crate::batch::by_key::ByKey;
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
-use crate::mem::{rows_ahead, NONE};
-use crate::optim::Room;
+use crate::mem::{rows_ahead, LINE, NONE};
 use crate::pool::ranges;
 use crate::stores::{HalfRows, Part, RowPart, Waiting};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -336,6 +335,7 @@ impl Table {
             };
             let job = Job {
                 dim: self.dim(),
+                words: content.layout.words(),
                 halves,
                 ahead,
                 grads,
@@ -457,6 +457,8 @@ impl Gradients for Keyed<'_> {
 /// What updating rows takes.
 struct Job<'a, G> {
     dim: usize,
+    /// Words of an embedding.
+    words: usize,
     /// Of a table whose embeddings have 2 bytes a value.
     halves: Option<&'a HalfRows>,
     /// Rows that are prefetched ahead of the one that is updated.
@@ -478,7 +480,8 @@ impl<G: Gradients> Job<'_, G> {
         let (mut sum, mut scratch) = (vec![0.0; self.dim], vec![0.0; self.dim]);
         let mut updated = 0;
         let ahead = self.ahead;
-        let (mut room, mut caught_up) = (Room::default(), Vec::new());
+        let mut halves = self.halves.map(|halves| HalfUpdate::new(self, halves));
+        let mut caught_up = Vec::new();
         let prefetch = |part: &_, row| {
             RowPart::prefetch(part, row);
             if let Some(halves) = self.halves {
@@ -516,14 +519,52 @@ impl<G: Gradients> Job<'_, G> {
                 waiting.catch_up(of_row, row, self.halves, &mut caught_up);
                 waiting.note(of_row, self.steps);
             }
-            match self.halves {
+            match &mut halves {
                 None => self.optimizer.update(row, self.starts, grad),
-                Some(halves) => halves.update(of_row, row, &mut room, |row| {
-                    self.optimizer.update_half(row, self.starts, grad);
-                }),
+                Some(halves) => halves.run(self.optimizer, of_row, row, grad),
             }
             updated += 1;
         }
         updated
+    }
+}
+
+/// Updates rows of 2 bytes a value as floats.
+struct HalfUpdate<'a> {
+    halves: &'a HalfRows,
+    words: usize,
+    dim: usize,
+    /// Room for a row `[embedding | slots ..]` of floats that starts at a cache line: vectors that
+    /// span two lines take twice as long, and longer where one has just been written.
+    room: Vec<f32>,
+    /// Where slots start in a row.
+    starts: Vec<usize>,
+}
+
+impl<'a> HalfUpdate<'a> {
+    fn new<G>(job: &Job<'a, G>, halves: &'a HalfRows) -> HalfUpdate<'a> {
+        let (dim, words) = (job.dim, job.words);
+        HalfUpdate {
+            halves,
+            words,
+            dim,
+            room: Vec::new(),
+            starts: job.starts.iter().map(|start| start - words + dim).collect(),
+        }
+    }
+
+    fn run(&mut self, optimizer: &dyn RowOptimizer, number: u32, row: &mut [f32], grad: &[f32]) {
+        let (dim, words) = (self.dim, self.words);
+        let size = dim + row.len() - words;
+        if self.room.len() < size {
+            self.room = vec![0.0; size + LINE / size_of::<f32>()];
+        }
+        let first = self.room.as_ptr().align_offset(LINE);
+        let floats = &mut self.room[first..first + size];
+        self.halves.read(row, &mut floats[..dim]);
+        floats[dim..].copy_from_slice(&row[words..]);
+        optimizer.update(floats, &self.starts, grad);
+        self.halves.write(number, &floats[..dim], row);
+        row[words..].copy_from_slice(&floats[dim..]);
     }
 }

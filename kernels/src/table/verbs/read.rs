@@ -295,8 +295,6 @@ impl<S: ReadRows, N: ReadRows> Vectorized for Block<'_, S, N> {
     #[inline(always)]
     fn run(self) {
         match self.dim {
-            // They are not copied.
-            _ if S::DECODES => self.copy(copy_row),
             1 => self.copy(fixed::<1>),
             8 => self.copy(fixed::<8>),
             16 => self.copy(fixed::<16>),
