@@ -26,7 +26,7 @@ impl Apart {
     /// helpers may run wherever the calling thread may: the system moves them as it likes.
     ///
     /// Nothing is computed by where threads run, so what the system refuses is left as it is.
-    pub(super) fn from_this_thread(&self, wake: impl FnOnce()) {
+    pub(super) fn wake_elsewhere(&self, wake: impl FnOnce()) {
         let helpers: Vec<Pid> = match &*self.0.lock() {
             few if few.len() <= MOST => few.clone(),
             _ => Vec::new(),
@@ -78,7 +78,7 @@ mod tests {
             let caller = scope.spawn(move || {
                 sched_setaffinity(None, &processors).unwrap();
                 let mut meanwhile = None;
-                apart.from_this_thread(|| meanwhile = sched_getaffinity(helper).ok());
+                apart.wake_elsewhere(|| meanwhile = sched_getaffinity(helper).ok());
                 meanwhile
             });
             let meanwhile = caller.join().unwrap();

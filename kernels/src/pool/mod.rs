@@ -176,7 +176,7 @@ impl Pool {
         let at_work = &AtomicUsize::new(wanted);
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         helpers.in_place_scope(|scope| {
-            self.apart.from_this_thread(|| {
+            self.apart.wake_elsewhere(|| {
                 for _ in 0..wanted {
                     scope.spawn(move |_| {
                         let _done = Done { at_work };
