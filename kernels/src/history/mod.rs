@@ -10,7 +10,6 @@ mod sketch;
 mod stored;
 
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
-use crate::{Error, Kind, Result};
 pub(crate) use candidates::Candidates;
 use counters::KeyCounters;
 pub(crate) use seen::Seen;
@@ -44,72 +43,20 @@ pub(crate) struct History {
     least: AtomicU32,
     /// The first so many rows replaced others, and nothing was known of them.
     came: AtomicU32,
-    rows: Places,
+    /// By row number, [`Seen::pack`], in pieces of [`PIECE`], so that no growth moves them; empty
+    /// pieces are zeros.
+    rows: Vec<Box<[AtomicU64]>>,
     pub(crate) candidates: Candidates,
-}
-
-/// What is known of the keys of rows: by row number, [`Seen::pack`], in pieces of [`PIECE`], so
-/// that no growth moves them.
-#[derive(Default)]
-pub(crate) struct Places(Vec<Box<[AtomicU64]>>);
-
-impl Places {
-    /// Makes places for so many rows.
-    ///
-    /// # Errors
-    /// `ResourceExhausted`; then the rows that had a place have it still.
-    pub(crate) fn fit(&mut self, rows: usize) -> Result<()> {
-        let refused = |_| {
-            Error::new(
-                Kind::ResourceExhausted,
-                "no memory for what is known of the keys of rows",
-            )
-            .with("rows", rows)
-        };
-        let missing = rows.div_ceil(PIECE).saturating_sub(self.0.len());
-        self.0.try_reserve(missing).map_err(refused)?;
-        for _ in 0..missing {
-            let mut piece = Vec::new();
-            piece.try_reserve_exact(PIECE).map_err(refused)?;
-            piece.resize_with(PIECE, || AtomicU64::new(0));
-            self.0.push(piece.into_boxed_slice());
-        }
-        Ok(())
-    }
-
-    /// Whether so many rows have a place.
-    pub(crate) fn are_for(&self, rows: usize) -> bool {
-        self.0.len() * PIECE >= rows
-    }
 }
 
 impl History {
     /// The history of a table whose first `rows` rows may be in use: these count as admitted now.
-    ///
-    /// # Errors
-    /// `ResourceExhausted` without memory for so many rows.
-    pub(crate) fn new(
-        access: u32,
-        eviction: Option<u32>,
-        now: u32,
-        rows: usize,
-    ) -> Result<History> {
-        let mut places = Places::default();
-        places.fit(rows)?;
-        Ok(History::on(places, (access, eviction, now), rows))
-    }
-
-    /// [`History::new`] with these places for the rows.
-    fn on(
-        places: Places,
-        (access, eviction, now): (u32, Option<u32>, u32),
-        rows: usize,
-    ) -> History {
+    pub(crate) fn new(access: u32, eviction: Option<u32>, now: u32, rows: usize) -> History {
         let known = Seen {
             count: access,
             last: now,
         };
-        let history = History {
+        let mut history = History {
             access: AtomicU32::new(access),
             eviction: AtomicU32::new(eviction.unwrap_or(u32::MAX)),
             counting: AtomicBool::new(access > 0),
@@ -119,10 +66,11 @@ impl History {
             by_hand: AtomicBool::new(false),
             least: AtomicU32::new(access),
             came: AtomicU32::new(0),
-            rows: places,
+            rows: Vec::new(),
             candidates: Candidates::Exact(KeyCounters::default()),
         };
         for row in 0..rows as u32 {
+            history.fit(row);
             history.set_row(row, known);
         }
         history
@@ -191,7 +139,7 @@ impl History {
     /// Counts rows without a time as seen at `now`, that of the first batch that has one.
     pub(crate) fn date_rows(&mut self, now: u32) {
         let came = std::mem::take(self.came.get_mut());
-        for row in 0..(self.rows.0.len() * PIECE) as u32 {
+        for row in 0..(self.rows.len() * PIECE) as u32 {
             let seen = self.of_row(row);
             if seen.last == 0 && (row < came || seen.count > 0) {
                 self.set_row(row, Seen { last: now, ..seen });
@@ -212,25 +160,22 @@ impl History {
         word.fetch_update(Relaxed, Relaxed, less).ok();
     }
 
-    /// Makes places for so many rows.
-    ///
-    /// # Errors
-    /// `ResourceExhausted`; then the rows that had a place have it still.
-    pub(crate) fn fit(&mut self, rows: usize) -> Result<()> {
-        self.rows.fit(rows)
-    }
-
-    /// Whether so many rows have a place.
-    pub(crate) fn fits(&self, rows: usize) -> bool {
-        self.rows.are_for(rows)
+    /// Makes place for a row.
+    pub(crate) fn fit(&mut self, row: u32) {
+        let piece = row as usize >> SHIFT;
+        if piece >= self.rows.len() {
+            self.rows.resize_with(piece + 1, Box::default);
+        }
+        if self.rows[piece].is_empty() {
+            self.rows[piece] = (0..PIECE).map(|_| AtomicU64::new(0)).collect();
+        }
     }
 
     /// Forgets rows from `rows` on, as far as whole pieces go. What is returned holds their memory.
     pub(crate) fn truncate(&mut self, rows: usize) -> impl Sized + use<> {
-        let Places(pieces) = &mut self.rows;
-        let kept = rows.div_ceil(PIECE).min(pieces.len());
-        let gone = pieces.split_off(kept);
-        pieces.shrink_to_fit();
+        let kept = rows.div_ceil(PIECE).min(self.rows.len());
+        let gone = self.rows.split_off(kept);
+        self.rows.shrink_to_fit();
         gone
     }
 
@@ -271,7 +216,7 @@ impl History {
     /// The word of a row, to be prefetched.
     #[inline]
     pub(crate) fn place(&self, row: u32) -> Option<&AtomicU64> {
-        let piece = self.rows.0.get(row as usize >> SHIFT)?;
+        let piece = self.rows.get(row as usize >> SHIFT)?;
         piece.get(row as usize & (PIECE - 1))
     }
 
@@ -284,45 +229,19 @@ impl History {
 
     /// Pieces of rows, for [`History::known_rows`].
     pub(crate) fn pieces(&self) -> usize {
-        self.rows.0.len()
+        self.rows.len()
     }
 
     /// Of how many rows of a piece something is known.
     pub(crate) fn known_rows(&self, piece: usize) -> u64 {
-        let words = self.rows.0.get(piece).map_or(&[][..], |piece| piece);
+        let words = self.rows.get(piece).map_or(&[][..], |piece| piece);
         words.iter().filter(|word| word.load(Relaxed) != 0).count() as u64
     }
 
     /// Bytes held.
     pub(crate) fn bytes(&self) -> u64 {
-        let heads = self.rows.0.capacity() * size_of::<Box<[AtomicU64]>>();
-        let words: usize = self.rows.0.iter().map(|piece| piece.len() * 8).sum();
+        let heads = self.rows.capacity() * size_of::<Box<[AtomicU64]>>();
+        let words: usize = self.rows.iter().map(|piece| piece.len() * 8).sum();
         (heads + words) as u64 + self.candidates.bytes()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_that_is_not_there_is_an_error_and_what_is_known_stays() {
-        let mut history = History::new(3, None, 5, 10).unwrap();
-        for rows in [usize::MAX, 1 << 62] {
-            let refused = [
-                history.fit(rows).err(),
-                History::new(3, None, 5, rows).err(),
-                History::unconfigured(3, rows).err(),
-            ];
-            for refused in refused {
-                let text = refused.unwrap().to_string();
-                assert!(text.contains("no memory for what is known"), "{text}");
-                assert!(text.contains(&format!("rows={rows}")), "{text}");
-            }
-        }
-        assert!(history.fits(10) && !history.fits(PIECE + 1));
-        history.fit(PIECE + 1).unwrap();
-        let seen = [9, 10, PIECE as u32].map(|row| history.of_row(row).count);
-        assert_eq!(seen, [3, 0, 0]);
     }
 }

@@ -6,10 +6,9 @@
 //! same continues the training as it was, a threshold that was changed at run time included, and
 //! another configuration wins.
 
-use super::{History, Places, Seen};
+use super::{History, Seen};
 use crate::mem::NONE;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::Result;
 
 /// What a file holds of a history beside its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,28 +28,26 @@ pub(crate) struct Settings {
 impl History {
     /// As [`History::new`], by somebody who sets the access threshold before any configuration
     /// does.
-    ///
-    /// # Errors
-    /// As [`History::new`].
-    pub(crate) fn unconfigured(access: u32, rows: usize) -> Result<History> {
-        let history = History::new(access, None, 0, rows)?;
+    pub(crate) fn unconfigured(access: u32, rows: usize) -> History {
+        let history = History::new(access, None, 0, rows);
         history.configured.store(-1, Relaxed);
-        Ok(history)
+        history
     }
 
     /// A history from files, without a key yet: [`History::put`] brings them, and
     /// [`History::complete`] comes last.
-    ///
-    /// # Errors
-    /// As [`History::new`].
-    pub(crate) fn from_files(settings: Settings, rows: usize) -> Result<History> {
-        let mut history = History::new(settings.access, settings.eviction, settings.latest, 0)?;
-        history.fit(rows)?;
+    pub(crate) fn from_files(settings: Settings, rows: usize) -> History {
+        let mut history = History::new(settings.access, settings.eviction, settings.latest, 0);
+        if let Some(last) = (rows as u32).checked_sub(1) {
+            for row in (0..last).step_by(super::PIECE).chain([last]) {
+                history.fit(row);
+            }
+        }
         *history.counting.get_mut() = settings.counting;
         *history.configured.get_mut() = settings.configured.map_or(-1, i64::from);
         *history.awaits.get_mut() = true;
         *history.least.get_mut() = u32::MAX;
-        Ok(history)
+        history
     }
 
     /// What is known of a key and of its row, [`NONE`] if it has none. False, and nothing happens,
@@ -137,16 +134,12 @@ impl History {
     /// The history with these thresholds after the content was replaced by `rows` rows that nothing
     /// is known of: they count as admitted, and as seen with the first batch that has a time, which
     /// may be earlier than those of the content that went. None if the thresholds are of the files
-    /// whose rows went, and nobody has asked for a history since. `places` are for the rows; if
-    /// they are not, since there was no history when they were made, and there is no memory,
-    /// either, there is none from now on.
-    pub(crate) fn renewed(self, rows: usize, mut places: Places) -> Option<History> {
+    /// whose rows went, and nobody has asked for a history since.
+    pub(crate) fn renewed(self, rows: usize) -> Option<History> {
         if self.awaits() && rows > 0 {
             return None;
         }
-        places.fit(rows).ok()?;
-        let thresholds = (self.access(), self.eviction(), 0);
-        let history = History::on(places, thresholds, rows);
+        let history = History::new(self.access(), self.eviction(), 0, rows);
         history.take_thresholds(&self);
         history.came.store(rows as u32, Relaxed);
         Some(history.with_candidates(self.candidates.emptied()))

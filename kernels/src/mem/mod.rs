@@ -9,7 +9,6 @@ mod pages;
 mod prefetch;
 mod processes;
 mod region;
-mod reserve;
 mod slab;
 mod writeback;
 
@@ -21,6 +20,5 @@ pub(crate) use pages::{Pages, Zeroable};
 pub(crate) use prefetch::{prefetch, prefetch_behind, rows_ahead, LINE, MOST_AHEAD};
 pub(crate) use processes::{exchange, process_exists, ticks_per_second};
 pub(crate) use region::FreshPages;
-pub(crate) use reserve::reserve;
 pub(crate) use slab::{OwnedRows, Slab};
 pub(crate) use writeback::start_writeback;

@@ -1,9 +1,7 @@
 //! Which frames of memory keep their rows: those that a lease or a verb has asked for.
 
-use crate::mem::reserve;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use crate::sync::Mutex;
-use crate::{Error, Kind, Result};
 use std::sync::Arc;
 
 /// How many hold the rows of frames in memory. Whoever pins has the content's lock, at least for
@@ -19,19 +17,11 @@ pub(super) struct Pins {
 
 impl Pins {
     /// Makes room for `frames` frames.
-    ///
-    /// # Errors
-    /// `ResourceExhausted`; nothing changed.
-    pub(super) fn fit(&self, frames: usize) -> Result<()> {
+    pub(super) fn fit(&self, frames: usize) {
         let mut pins = self.frames.lock();
         if frames > pins.len() {
-            reserve(&mut pins, frames).map_err(|_| {
-                Error::new(Kind::ResourceExhausted, "no memory for the pins of rows")
-                    .with("rows", frames)
-            })?;
             pins.resize(frames, 0);
         }
-        Ok(())
     }
 
     /// Whether a frame is pinned, for each of many that are asked about. `f` must not pin or unpin.
@@ -171,27 +161,5 @@ impl Drop for Pinned {
                 }
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_that_is_not_there_is_an_error_and_pins_stay() {
-        let pins = Arc::new(Pins::default());
-        pins.fit(5).unwrap();
-        let pinned = pins.pin(vec![4]);
-        let before = pins.bytes();
-        for frames in [usize::MAX, 1 << 61] {
-            let text = pins.fit(frames).unwrap_err().to_string();
-            assert!(text.contains("no memory for the pins of rows"), "{text}");
-            assert!(text.contains(&format!("rows={frames}")), "{text}");
-        }
-        let held = || pins.with(|is_pinned| (0..6).map(is_pinned).collect::<Vec<_>>());
-        assert_eq!(held(), [false, false, false, false, true, false]);
-        drop(pinned);
-        assert_eq!((held(), pins.bytes()), (vec![false; 6], before));
     }
 }

@@ -118,7 +118,7 @@ impl Tiered {
         keys.resize(n, PADDING);
         changed.resize_with(n, || AtomicBool::new(true));
         leaving.resize(n, false);
-        standby.pins.fit(n)?;
+        standby.pins.fit(n);
         let (setup, log) = (Arc::clone(&standby.setup), Arc::clone(&standby.log));
         let pins = Arc::clone(&standby.pins);
         let none = Slab::new(rows.slab.width(), 1);
@@ -297,8 +297,8 @@ impl Tiered {
             return Err(no_frames(1));
         }
         let frame = self.frames.rows();
-        self.pins.fit(frame + 1)?;
         self.frames.grow(frame + 1)?;
+        self.pins.fit(frame + 1);
         self.rows.push(NONE);
         self.keys.push(0);
         self.changed.push(AtomicBool::new(false));

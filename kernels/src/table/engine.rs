@@ -456,8 +456,6 @@ impl Table {
         let named = |error: Error| error.with("table", &self.config.name);
         self.budget(index.len(), keys.len() as u64)?;
         index.reserve(pool, keys).map_err(named)?;
-        let rows = self.content().read().store.rows() + keys.len();
-        self.keys.fit_history(rows).map_err(named)?;
         let room = self.capacity().saturating_sub(index.len());
         let initialise = |content: &mut Content, keys: &[i64], rows: &[u32]| {
             self.initialise(pool, content, keys, rows);

@@ -6,7 +6,7 @@ pub(super) mod observed;
 pub(super) mod same_ids;
 
 use crate::batch::distinct::{distinct, Distinct, Scratch, Wanted};
-use crate::history::{Candidates, History, Places, Seen};
+use crate::history::{Candidates, History, Seen};
 use crate::index::{hash, Index};
 use crate::keeper::Keeper;
 use crate::mem::{prefetch, Lines, NONE};
@@ -149,19 +149,19 @@ impl Keys {
     pub(in crate::table) fn clear(&self, index: &mut Index) -> u64 {
         let removed = index.len();
         index.clear();
-        self.renew_history(0, Places::default());
+        self.renew_history(0);
         self.count(index);
         removed
     }
 
     /// Puts `new` in the place of `index`, with the history that came with it; without one its
-    /// `rows` rows, for which `places` are, count as admitted. Returns the old index.
+    /// `rows` rows count as admitted. Returns the old index.
     pub(in crate::table) fn replace(
         &self,
         index: &mut Index,
         new: Index,
         history: Option<Box<History>>,
-        (rows, places): (usize, Places),
+        rows: usize,
     ) -> Index {
         let old = std::mem::replace(index, new);
         index.follow(&old);
@@ -173,7 +173,7 @@ impl Keys {
                 }
                 *old = Some(history);
             }
-            None => self.renew_history(rows, places),
+            None => self.renew_history(rows),
         }
         self.count(index);
         old
@@ -240,11 +240,11 @@ impl Keys {
     /// and `rows` rows may be in use.
     ///
     /// # Errors
-    /// `ResourceExhausted` without memory for it; then nothing changed.
+    /// `ResourceExhausted` without memory for a sketch; then nothing changed.
     pub(in crate::table) fn set_access(&self, access: u32, rows: usize) -> Result<()> {
         let mut history = self.history.write();
         if history.is_none() {
-            let new = History::unconfigured(access, rows)?;
+            let new = History::unconfigured(access, rows);
             *history = Some(Box::new(new.with_candidates(self.candidates()?)));
         }
         if let Some(history) = history.as_deref_mut() {
@@ -268,7 +268,7 @@ impl Keys {
     /// Configures the history, which is made if there is none yet: `rows` rows may be in use.
     ///
     /// # Errors
-    /// `ResourceExhausted` without memory for it; then nothing changed.
+    /// `ResourceExhausted` without memory for a sketch; then nothing changed.
     pub(in crate::table) fn configure(
         &self,
         access: u32,
@@ -285,31 +285,14 @@ impl Keys {
                 }
             }
             None => {
-                let new = History::new(access, eviction, now, rows)?;
+                let new = History::new(access, eviction, now, rows);
                 *history = Some(Box::new(new.with_candidates(self.candidates()?)));
             }
         }
         Ok(())
     }
 
-    /// Makes places in the history, if there is one, for so many rows. The caller has the index.
-    ///
-    /// # Errors
-    /// `ResourceExhausted`; then nothing changed.
-    pub(in crate::table) fn fit_history(&self, rows: usize) -> Result<()> {
-        if self
-            .history
-            .read()
-            .as_deref()
-            .is_none_or(|one| one.fits(rows))
-        {
-            return Ok(());
-        }
-        let mut history = self.history.write();
-        history.as_deref_mut().map_or(Ok(()), |one| one.fit(rows))
-    }
-
-    /// Moves what is known of keys to the rows that they have got, for which there are places.
+    /// Moves what is known of keys to the rows that they have got.
     pub(in crate::table) fn move_history(&self, keys: &[i64], rows: &[u32]) {
         let mut history = self.history.write();
         let Some(history) = history.as_deref_mut() else {
@@ -323,6 +306,7 @@ impl Keys {
                 last: if access == 0 { 0 } else { history.latest() },
             });
             seen.count = seen.count.max(access);
+            history.fit(row);
             history.set_row(row, seen);
         }
         history.admits();
@@ -341,9 +325,9 @@ impl Keys {
 
     /// The content was replaced by one with `rows` rows: forgets all keys, and counts the keys of
     /// these rows as admitted.
-    fn renew_history(&self, rows: usize, places: Places) {
+    fn renew_history(&self, rows: usize) {
         let mut history = self.history.write();
-        let renewed = history.take().and_then(|old| old.renewed(rows, places));
+        let renewed = history.take().and_then(|old| old.renewed(rows));
         *history = renewed.map(Box::new);
     }
 

@@ -5,7 +5,6 @@
 //! save that fails loses nothing: the next one asks for what changed since the last save that is
 //! good.
 
-use crate::mem::reserve;
 use crate::optim::Steps;
 use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use crate::{Error, Kind, Result};
@@ -58,10 +57,13 @@ impl Changes {
             return Ok(());
         }
         for words in [&mut self.stamps, &mut self.touches] {
-            reserve(words, rows).map_err(|_| {
-                Error::new(Kind::ResourceExhausted, "no memory for the changes of rows")
-                    .with("rows", rows)
-            })?;
+            if rows > words.capacity() {
+                let most = rows.checked_next_power_of_two().unwrap_or(rows);
+                words.try_reserve_exact(most - words.len()).map_err(|_| {
+                    Error::new(Kind::ResourceExhausted, "no memory for the changes of rows")
+                        .with("rows", rows)
+                })?;
+            }
         }
         Ok(())
     }

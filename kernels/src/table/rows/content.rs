@@ -185,9 +185,8 @@ impl Content {
 
     /// Takes the place of `old`, whose offsets are good no longer.
     pub(in crate::table) fn follow(&mut self, old: &Content) {
-        let new = std::mem::replace(&mut self.births, Arc::clone(&old.births));
-        let new = std::mem::take(&mut *new.write());
-        self.births.write().replaced(self.store.rows(), new);
+        self.births = Arc::clone(&old.births);
+        self.births.write().replaced(self.store.rows());
     }
 
     /// A row that a lease holds has lost its key: it can be read with the offsets there are, and
@@ -245,8 +244,6 @@ impl Content {
         let first = self.store.rows();
         let end = first + (n - reused);
         let made = numbered(end)
-            .and_then(|()| self.births.write().fit(end))
-            .and_then(|()| self.free_rows.fit(end))
             .and_then(|()| self.changes.fit(end))
             .and_then(|()| {
                 self.halves

@@ -1,8 +1,5 @@
 //! Free-row bitmap with a one-level summary for find-first.
 
-use crate::mem::reserve;
-use crate::{Error, Kind, Result};
-
 /// Rows of one word.
 const BITS: usize = u64::BITS as usize;
 
@@ -34,20 +31,7 @@ impl FreeRows {
         word.is_some_and(|word| word >> (row as usize % BITS) & 1 == 1)
     }
 
-    /// Makes room for so many rows, which takes no memory before one is added.
-    ///
-    /// # Errors
-    /// `ResourceExhausted`; nothing changed.
-    pub(in crate::table) fn fit(&mut self, rows: usize) -> Result<()> {
-        let words = rows.div_ceil(BITS);
-        reserve(&mut self.words, words)
-            .and_then(|()| reserve(&mut self.summary, words.div_ceil(BITS)))
-            .map_err(|_| {
-                Error::new(Kind::ResourceExhausted, "no memory for free rows").with("rows", rows)
-            })
-    }
-
-    /// Adds a row, for which there is room.
+    /// Adds a row.
     pub(in crate::table) fn insert(&mut self, row: u32) {
         let at = row as usize / BITS;
         if at >= self.words.len() {
@@ -117,14 +101,13 @@ impl FreeRows {
         while let Some(last) = self.first(rows) {
             self.remove(last);
         }
-        let words = rows.div_ceil(BITS);
-        self.words.shrink_to(words);
-        self.summary.shrink_to(words.div_ceil(BITS));
+        self.words.shrink_to_fit();
+        self.summary.shrink_to_fit();
     }
 
-    /// Bytes held. Room that nothing was written to is no memory.
+    /// Bytes held.
     pub(in crate::table) fn bytes(&self) -> usize {
-        8 * (self.words.len() + self.summary.len())
+        8 * (self.words.capacity() + self.summary.capacity())
     }
 }
 
@@ -133,29 +116,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
-
-    #[test]
-    fn memory_that_is_not_there_is_an_error_and_free_rows_stay() {
-        let mut free = FreeRows::default();
-        free.fit(70).unwrap();
-        free.insert(69);
-        let before = free.bytes();
-        for rows in [usize::MAX, 1 << 62] {
-            let text = free.fit(rows).unwrap_err().to_string();
-            assert!(text.contains("no memory for free rows"), "{text}");
-            assert!(text.contains(&format!("rows={rows}")), "{text}");
-        }
-        assert_eq!((free.first(0), free.bytes()), (Some(69), before));
-        // All rows that there is room for go in without more.
-        free.fit(10_000).unwrap();
-        for rows in [10_000, 9_000] {
-            free.truncate(rows);
-            let places = |free: &FreeRows| (free.words.as_ptr(), free.summary.as_ptr());
-            let before = places(&free);
-            (0..rows as u32).for_each(|row| free.insert(row));
-            assert_eq!((free.len(), places(&free)), (rows, before));
-        }
-    }
 
     proptest! {
         #[test]

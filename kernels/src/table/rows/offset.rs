@@ -9,9 +9,8 @@
 //! TensorFlow starts the accumulators of gradients in loops with index 0 and value 0. Every other
 //! number that is not positive was never given out.
 
-use crate::mem::{reserve, NONE};
+use crate::mem::NONE;
 use crate::table::rows::key_map::KeyMap;
-use crate::{Error, Kind, Result};
 use std::hash::{BuildHasher, RandomState};
 
 /// Bits of a row number.
@@ -154,23 +153,6 @@ impl Births {
         }
     }
 
-    /// Makes room for the generations of so many rows, which take no memory before rows are freed.
-    ///
-    /// # Errors
-    /// `ResourceExhausted`; nothing changed.
-    pub(in crate::table) fn fit(&mut self, rows: usize) -> Result<()> {
-        for words in [&mut self.births, &mut self.keyed] {
-            reserve(words, rows).map_err(|_| {
-                Error::new(
-                    Kind::ResourceExhausted,
-                    "no memory for the generations of rows",
-                )
-                .with("rows", rows)
-            })?;
-        }
-        Ok(())
-    }
-
     /// Rows get keys: those of `rows` that others had before get a new generation. There are `end`
     /// rows now.
     pub(in crate::table) fn take(&mut self, rows: &[u32], end: usize) {
@@ -210,33 +192,26 @@ impl Births {
 
     /// The rows from `rows` on, all of them free, are gone.
     pub(in crate::table) fn truncate(&mut self, rows: usize) {
-        for words in [&mut self.births, &mut self.keyed] {
-            words.truncate(rows);
-            words.shrink_to(rows);
-        }
+        self.births.truncate(rows);
+        self.births.shrink_to_fit();
+        self.keyed.truncate(rows);
+        self.keyed.shrink_to_fit();
         self.cut = self.latest + 1;
     }
 
-    /// Another content with so many rows takes the place of this one, for whose generations `new`
-    /// has room.
-    pub(in crate::table) fn replaced(&mut self, rows: usize, mut new: Births) {
+    /// Another content with so many rows takes the place of this one.
+    pub(in crate::table) fn replaced(&mut self, rows: usize) {
         let next = self.latest + 1;
-        let empty = |words: &mut Vec<u32>| {
-            words.clear();
-            std::mem::take(words)
-        };
         *self = Births {
             before: self.before + u64::from(next),
             high: rows,
-            births: empty(&mut new.births),
-            keyed: empty(&mut new.keyed),
             ..Births::new(self.stamp(next))
         };
     }
 
-    /// Bytes held, about. Room that nothing was written to is no memory.
+    /// Bytes held, about.
     pub(in crate::table) fn bytes(&self) -> usize {
-        4 * (self.births.len() + self.keyed.len()) + 16 * self.retired.capacity()
+        4 * (self.births.capacity() + self.keyed.capacity()) + 16 * self.retired.capacity()
     }
 
     /// A row that others had before gets a key.
@@ -248,14 +223,7 @@ impl Births {
         if least > self.latest {
             if self.latest >= MOST {
                 let (removals, keyed) = (self.removals, std::mem::take(&mut self.keyed));
-                let births = std::mem::take(&mut self.births);
-                self.replaced(
-                    self.high,
-                    Births {
-                        births,
-                        ..Births::new(1)
-                    },
-                );
+                self.replaced(self.high);
                 (self.removals, self.keyed) = (removals, keyed);
             } else {
                 self.latest += 1;
@@ -354,35 +322,6 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_not_there_is_an_error_and_generations_stay() {
-        let mut births = births(7, 100);
-        births.fit(100).unwrap();
-        assert_eq!(births.bytes(), 0);
-        births.free(&[99]);
-        for rows in [usize::MAX, 1 << 61] {
-            let text = births.fit(rows).unwrap_err().to_string();
-            assert!(text.contains("no memory for the generations"), "{text}");
-            assert!(text.contains(&format!("rows={rows}")), "{text}");
-        }
-        assert_eq!(births.row(7 << ROW_BITS | 99, 100), Err(Unfit::Stale));
-        // Rows of another content need no more, and neither do those that are left of many.
-        let places = |births: &Births| (births.births.as_ptr(), births.keyed.as_ptr());
-        let mut other = Births::new(1);
-        other.fit(50).unwrap();
-        let room = places(&other);
-        births.replaced(50, other);
-        births.free(&[49]);
-        births.take(&[49], 50);
-        assert_eq!(places(&births), room);
-        births.truncate(40);
-        let room = places(&births);
-        births.free(&[39]);
-        births.take(&[39], 40);
-        assert_eq!(places(&births), room);
-        assert_eq!((births.births.len(), births.keyed.len()), (40, 40));
-    }
-
-    #[test]
     fn a_key_has_one_birth_until_it_is_removed_wherever_its_row_moves() {
         let mut births = births(7, 10);
         assert_eq!((births.birth(0), births.birth(9)), (1, 1));
@@ -449,8 +388,8 @@ mod tests {
         births.free(&[3]);
         births.take(&[3], 10);
         given.push(births.offset(3));
-        births.replaced(5, Births::new(1));
-        births.replaced(8, Births::new(1));
+        births.replaced(5);
+        births.replaced(8);
         for &offset in &given {
             assert_eq!(births.row(offset, 8), Err(Unfit::Replaced));
         }
@@ -474,7 +413,7 @@ mod tests {
             .iter()
             .all(|&old| births.row(old, 3) == Err(Unfit::Stale)));
         assert_eq!(births.row(births.offset(1), 3), Ok(1));
-        births.replaced(3, Births::new(1));
+        births.replaced(3);
         assert!(given
             .iter()
             .all(|&old| births.row(old, 3) == Err(Unfit::Replaced)));

@@ -232,8 +232,8 @@ impl Table {
     /// call or until a restored program configures another one.
     ///
     /// # Errors
-    /// `ResourceExhausted` without memory for the history of a table that has none yet, and for its
-    /// sketch; then nothing changed.
+    /// `ResourceExhausted` without memory for the sketch of a table that has one and no history
+    /// yet; then nothing changed.
     pub fn set_access_threshold(&self, access: u32) -> Result<()> {
         // An admission that has the index for writing gives rows by the threshold it decided with.
         let _index = self.index().read();

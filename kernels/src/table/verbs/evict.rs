@@ -255,6 +255,7 @@ impl Table {
             };
             index.renumber(key, to);
             if let Some(history) = history.as_deref_mut() {
+                history.fit(to);
                 history.set_row(to, history.of_row(row));
                 history.set_row(row, Default::default());
             }

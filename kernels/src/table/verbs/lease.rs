@@ -181,10 +181,8 @@ impl Table {
             Claim::Enter => {}
         }
         let (keys, rows) = flight.named(offsets);
-        let all = self.content().read().store.rows();
         index
             .reserve(pool, &keys)
-            .and_then(|()| self.keys().fit_history(all))
             .map_err(|error| error.with("table", &self.config().name))?;
         let old = flight.enter(&keys, self.content().read().initials());
         flight.entered(offsets);

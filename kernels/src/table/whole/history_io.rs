@@ -116,15 +116,14 @@ impl Loading<'_> {
     /// until the load ends.
     ///
     /// # Errors
-    /// `ResourceExhausted` without memory for it, and for the sketch of a table that has one.
+    /// `ResourceExhausted` without memory for the sketch of a table that has one.
     pub(crate) fn start_history(&mut self, settings: Settings) -> Result<()> {
         let history = History::from_files(settings, self.content.store.rows());
         let candidates = self.table.keys().candidates();
-        let history = history.and_then(|history| Ok(history.with_candidates(candidates?)));
         let name = &self.table.config().name;
-        self.history = Some(Box::new(
-            history.map_err(|error| error.with("table", name))?,
-        ));
+        let candidates = candidates.map_err(|error| error.with("table", name))?;
+        let history = history.with_candidates(candidates);
+        self.history = Some(Box::new(history));
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Replacing the whole content of a table, all or nothing: built and checked beside the one in use,
 //! then swapped in.
 
-use crate::history::{History, Places};
+use crate::history::History;
 use crate::index::Index;
 use crate::mem::NONE;
 use crate::stores::{HalfRows, RowPart};
@@ -32,9 +32,6 @@ pub(crate) struct BuiltContent {
     pub(in crate::table) index: Index,
     pub(in crate::table) content: Content,
     pub(in crate::table) history: Option<Box<History>>,
-    /// For what is known of the keys of rows from now on, if the table has a history and the files
-    /// have none.
-    pub(in crate::table) places: Places,
 }
 
 impl BuiltContent {
@@ -269,16 +266,10 @@ impl Table {
             history,
             ..
         } = loading;
-        let mut places = Places::default();
-        if history.is_none() && self.history().read().is_some() {
-            let fitted = places.fit(content.store.rows());
-            fitted.map_err(|error| error.with("table", &self.config().name))?;
-        }
         Ok(BuiltContent {
             index,
             content,
             history,
-            places,
         })
     }
 }

@@ -24,12 +24,7 @@ impl Locked<'_> {
         let (len, rows) = (built.rows(), built.content.store.rows());
         let old_rows = self.rows.replace(built.content);
         let keys = self.table.keys();
-        let old_index = keys.replace(
-            &mut self.index,
-            built.index,
-            built.history,
-            (rows, built.places),
-        );
+        let old_index = keys.replace(&mut self.index, built.index, built.history, rows);
         ((len, old_rows.epoch), old_index, old_rows)
     }
 }
