@@ -249,6 +249,8 @@ def test_bad_arguments_are_refused_before_anything_is_made(graph, dynamic):
             sparse_lookup_many(*arguments, modify_graph=True)
     with pytest.raises(ValueError, match="need modify_graph=True"):
         sparse_lookup_many(tables, [ids, ids])
+    with pytest.raises(RuntimeError, match="'table_1' has 0 lookups for training already; 129 more are not possible"):
+        many([tables[0]] + [tables[1]] * 129, [ids] * 130)
     assert not [op for op in graph.get_operations()[before:] if op.type.startswith("MxRec")]
     with pytest.raises(ValueError, match="'table_0' have the shape .2,. and those of the table 'table_1' .3,."):
         many(tables, [ids, tf.constant([1, 2, 3], tf.int64)], concat=True)
@@ -262,6 +264,34 @@ def test_ids_of_different_shapes_are_refused_in_the_step(graph, session, dynamic
     found = many(tables, ids, concat=True)
     with pytest.raises(tf.errors.InvalidArgumentError, match="MxRecRead on table 'table_1'.*one shape"):
         session().run(found, {ids[0]: [1, 2], ids[1]: [[1, 2]]})
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_a_copy_whose_ids_are_made_of_the_rows_of_the_first_is_not_joined_with_it(graph, session, dynamic, train):
+    """Copies of lookups have the group of those, and joining all of them made a circle."""
+    tf = support.tf()
+    tables = [make_table("t%d" % at, 2) for at in range(2)]
+    ids = [tf.compat.v1.placeholder(tf.int64, [None], name="ids%d" % at) for at in range(2)]
+    whole = tf.concat(many(tables, ids), 1, name="whole")
+    definition = graph.as_graph_def()
+    later = [tf.cast(tf.abs(whole[:, at]) * 0, tf.int64) + 3 + at for at in range(2)]
+    given = dict({"ids0:0": later[0], "ids1:0": later[1]}, **{
+        tensor.name: tensor for table in tables for tensor in table.handle.op.outputs})
+    copy, = tf.import_graph_def(definition, given, ["whole:0"], name="copy")
+    update = trained(tables, tf.reduce_sum(whole) + tf.reduce_sum(copy)) if train else tf.no_op()
+    raws = [support.Raw.of(table) for table in tables]
+    sess = session()
+    sess.run(tf.compat.v1.global_variables_initializer())
+    for raw in raws:
+        raw.assign(sess, np.arange(10), np.random.RandomState(1).randn(10, 2))
+    before = [raw.rows(sess) for raw in raws]
+    first, second, _ = sess.run([whole, copy, update], {one: [1, 2] for one in ids})
+    for found, keys in ((first, ([1, 2], [1, 2])), (second, ([3, 3], [4, 4]))):
+        rows = [[of_table[key] for key in of_one] for of_table, of_one in zip(before, keys)]
+        support.assert_same_bits(found, np.concatenate(rows, 1))
+    changed = [[key for key in range(10) if not np.array_equal(raw.rows(sess)[key], of_table[key])]
+               for raw, of_table in zip(raws, before)]
+    assert changed == ([[1, 2, 3], [1, 2, 4]] if train else [[], []])
 
 
 # Graph modification.

@@ -1,8 +1,7 @@
 //! Helpers that wake up on other processors than the thread that calls them.
 
-use crate::sync::Mutex;
 use rustix::thread::{gettid, sched_getaffinity, sched_getcpu, sched_setaffinity, CpuSet, Pid};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// With more helpers the system finds an idle processor for each, and to tell all of them costs
 /// more than it gains.
@@ -13,13 +12,21 @@ const MOST: usize = 3;
 /// Linux may wake a thread on the processor of the one that wakes it. There a helper waits until
 /// its caller sleeps or a later tick of the clock moves it to the processor that is idle: on a
 /// machine with two, as long as the whole of many a call.
-#[derive(Clone, Default)]
-pub(super) struct Apart(Arc<Mutex<Vec<Pid>>>);
+#[derive(Clone)]
+pub(super) struct Apart(Arc<[OnceLock<Pid>]>);
 
 impl Apart {
-    /// Takes the calling thread for a helper from now on.
-    pub(super) fn add_this_thread(&self) {
-        self.0.lock().push(gettid());
+    /// Of so many helpers, which are to call [`Apart::is_this_thread`].
+    pub(super) fn of(helpers: usize) -> Apart {
+        let few = if helpers <= MOST { helpers } else { 0 };
+        Apart((0..few).map(|_| OnceLock::new()).collect())
+    }
+
+    /// Takes the calling thread for the helper of this number.
+    pub(super) fn is_this_thread(&self, number: usize) {
+        if let Some(helper) = self.0.get(number) {
+            let _ = helper.set(gettid());
+        }
     }
 
     /// Calls `wake`, meanwhile with no helper on the processor of the calling thread. After that
@@ -27,11 +34,7 @@ impl Apart {
     ///
     /// Nothing is computed by where threads run, so what the system refuses is left as it is.
     pub(super) fn wake_elsewhere(&self, wake: impl FnOnce()) {
-        let helpers: Vec<Pid> = match &*self.0.lock() {
-            few if few.len() <= MOST => few.clone(),
-            _ => Vec::new(),
-        };
-        if helpers.is_empty() {
+        if self.0.is_empty() {
             return wake();
         }
         let all = sched_getaffinity(None).ok();
@@ -40,7 +43,7 @@ impl Apart {
             return wake();
         };
         let may_use = |processors: &CpuSet| {
-            for &helper in &helpers {
+            for &helper in self.0.iter().filter_map(OnceLock::get) {
                 let _ = sched_setaffinity(Some(helper), processors);
             }
         };
@@ -64,13 +67,13 @@ mod tests {
     /// The processors that a helper may use while a caller that may use `processors` wakes it, and
     /// after that.
     fn of_helper(processors: CpuSet) -> (CpuSet, CpuSet) {
-        let apart = &Apart::default();
+        let apart = &Apart::of(1);
         let (begin, begun) = channel();
         let (end, ended) = channel::<()>();
         std::thread::scope(|scope| {
             let of_helper = apart.clone();
             scope.spawn(move || {
-                of_helper.add_this_thread();
+                of_helper.is_this_thread(0);
                 begin.send(gettid()).unwrap();
                 ended.recv().unwrap_err();
             });
@@ -101,6 +104,16 @@ mod tests {
         assert_eq!(numbers(&meanwhile).len(), numbers(&all).len().max(2) - 1);
         assert!(numbers(&meanwhile).iter().all(|&at| all.is_set(at)));
         assert_eq!(numbers(&after), numbers(&all));
+    }
+
+    #[test]
+    fn many_helpers_wake_up_wherever_they_do() {
+        let many = Apart::of(MOST + 1);
+        many.is_this_thread(MOST);
+        let mut meanwhile = None;
+        many.wake_elsewhere(|| meanwhile = sched_getaffinity(None).ok());
+        let all = sched_getaffinity(None).unwrap();
+        assert_eq!(meanwhile.map(|found| numbers(&found)), Some(numbers(&all)));
     }
 
     #[test]

@@ -36,10 +36,7 @@ pub struct Pool {
     threads: usize,
     /// The model has threads of its own.
     #[cfg(not(feature = "model"))]
-    helpers: Option<rayon::ThreadPool>,
-    /// Where the helpers wake up.
-    #[cfg(not(feature = "model"))]
-    apart: Apart,
+    helpers: Option<Helpers>,
     /// How many calls there have been: a helper that stays awake after one looks for the next.
     #[cfg(not(feature = "model"))]
     calls: Arc<AtomicUsize>,
@@ -48,7 +45,7 @@ pub struct Pool {
     callers: Callers,
     /// One thread for what nobody waits for, from the first such job on.
     #[cfg(not(feature = "model"))]
-    beside: OnceLock<Option<rayon::ThreadPool>>,
+    beside: OnceLock<Option<Helpers>>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -70,23 +67,14 @@ impl Pool {
         if !(1..=1024).contains(&threads) {
             return Err(Error::invalid("a pool has 1 to 1024 threads").with("threads", threads));
         }
-        #[cfg(not(feature = "model"))]
-        let apart = Apart::default();
         Ok(Pool {
             threads,
             #[cfg(not(feature = "model"))]
             helpers: match threads {
                 1 => None,
-                _ => Some(started(threads - 1, apart.clone())?),
+                _ => Some(Helpers::start(threads - 1)?),
             },
-            #[cfg(not(feature = "model"))]
-            apart,
-            #[cfg(not(feature = "model"))]
-            calls: Arc::default(),
-            #[cfg(not(feature = "model"))]
-            callers: Callers::default(),
-            #[cfg(not(feature = "model"))]
-            beside: OnceLock::new(),
+            ..Pool::alone()
         })
     }
 
@@ -96,8 +84,6 @@ impl Pool {
             threads: 1,
             #[cfg(not(feature = "model"))]
             helpers: None,
-            #[cfg(not(feature = "model"))]
-            apart: Apart::default(),
             #[cfg(not(feature = "model"))]
             calls: Arc::default(),
             #[cfg(not(feature = "model"))]
@@ -170,19 +156,19 @@ impl Pool {
 impl Pool {
     /// Calls `run` on the caller's thread and on so many helpers; returns when all calls have.
     fn everywhere(&self, wanted: usize, run: &(impl Fn() + Sync)) {
-        let Some(helpers) = &self.helpers else {
+        let Some(Helpers { threads, apart }) = &self.helpers else {
             return run();
         };
         let at_work = &AtomicUsize::new(wanted);
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        helpers.in_place_scope(|scope| {
-            self.apart.wake_elsewhere(|| {
+        threads.in_place_scope(|scope| {
+            apart.wake_elsewhere(|| {
                 for _ in 0..wanted {
                     scope.spawn(move |_| {
                         let _done = Done { at_work };
                         run();
                         let calls = Arc::clone(&self.calls);
-                        helpers
+                        threads
                             .spawn(move || awake_while(|| calls.load(Ordering::Relaxed) == number));
                     });
                 }
@@ -226,11 +212,8 @@ impl Pool {
     /// one after the other, beside the threads of other work; where the system starts no thread
     /// for them they never run.
     pub(crate) fn beside(&self, job: impl FnOnce() + Send + 'static) {
-        if let Some(thread) = self
-            .beside
-            .get_or_init(|| started(1, Apart::default()).ok())
-        {
-            thread.spawn(job);
+        if let Some(thread) = self.beside.get_or_init(|| Helpers::start(1).ok()) {
+            thread.threads.spawn(job);
         }
     }
 }
@@ -290,22 +273,33 @@ fn awake_while(is_unchanged: impl Fn() -> bool) {
     }
 }
 
-/// Starts `helpers` threads, which `apart` comes to know.
+/// Threads that wait for work.
 #[cfg(not(feature = "model"))]
-fn started(helpers: usize, apart: Apart) -> Result<rayon::ThreadPool> {
-    rayon::ThreadPoolBuilder::new()
-        .num_threads(helpers)
-        .start_handler(move |_| apart.add_this_thread())
-        .thread_name(|at| format!("mx_rec-{at}"))
-        .build()
-        .map_err(|cause| {
-            Error::new(
-                crate::Kind::ResourceExhausted,
-                "cannot start the threads of a pool",
-            )
-            .with("threads", helpers + 1)
-            .with("cause", cause)
-        })
+struct Helpers {
+    threads: rayon::ThreadPool,
+    apart: Apart,
+}
+
+#[cfg(not(feature = "model"))]
+impl Helpers {
+    fn start(count: usize) -> Result<Helpers> {
+        let apart = Apart::of(count);
+        let known = apart.clone();
+        let threads = rayon::ThreadPoolBuilder::new()
+            .num_threads(count)
+            .start_handler(move |at| known.is_this_thread(at))
+            .thread_name(|at| format!("mx_rec-{at}"))
+            .build()
+            .map_err(|cause| {
+                Error::new(
+                    crate::Kind::ResourceExhausted,
+                    "cannot start the threads of a pool",
+                )
+                .with("threads", count + 1)
+                .with("cause", cause)
+            })?;
+        Ok(Helpers { threads, apart })
+    }
 }
 
 /// Cuts `0..n` into `parts` ranges whose lengths differ by at most one.

@@ -1,5 +1,6 @@
 """`sparse_lookup_many`: a lookup for each of many tables, which share ops once the graph runs."""
 
+from collections import Counter
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -7,8 +8,8 @@ import tensorflow as tf
 
 from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.cluster.lookups import is_shared
-from mx_rec.core.lookup import (PlannedLookup, add_lookup, ids_of_lookup, look_up_shared,
-                                 note_lookup, plan_lookup)
+from mx_rec.core.lookup import (PlannedLookup, add_lookup, expect_room, ids_of_lookup,
+                                 look_up_shared, note_lookup, plan_lookup)
 from mx_rec.core.table import Table
 from mx_rec.state.feature_spec import FeatureSpec
 from mx_rec.state.graph_state import graph_state
@@ -84,7 +85,12 @@ def add_group(planned: Sequence[PlannedLookup], modify_graph: bool, name: str) -
 
     Raises:
         ValueError: If one of them counts the same ids for admission as another lookup.
+        RuntimeError: If a table would have more lookups than it may.
     """
+    new = Counter((one.request.table, one.request.is_train) for one in planned
+                  if one.earlier is None)
+    for (table, is_train), count in new.items():
+        expect_room(table, is_train, count)
     if _share_requests(planned):
         ids = []  # type: List[tf.Tensor]
         for one in planned:

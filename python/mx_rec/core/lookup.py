@@ -249,10 +249,7 @@ def plan_lookup(table: Table, ids: Any, send_count: Optional[int], is_train: boo
         made = None
         config.modify_graph = True
     absent = _check_default(serving_default_value, table, tensor)
-    if table.multi_lookup_times[is_train] >= MULTI_LOOKUP_TIMES:
-        raise RuntimeError("the table {!r} has {} lookups for {} already; more are not "
-                           "possible.".format(table.table_name, MULTI_LOOKUP_TIMES,
-                                              "training" if is_train else "evaluation"))
+    expect_room(table, is_train, 1)
     if name is None:
         name = "sparse_lookup_{}".format(state.lookups)
     if timestamp is not None:
@@ -261,6 +258,25 @@ def plan_lookup(table: Table, ids: Any, send_count: Optional[int], is_train: boo
                             coefficient, timestamp, pooling)
     scope = "{}//{}".format(scope_of(table.table_name), name)
     return PlannedLookup(request, made, scope, send_count, None)
+
+
+def expect_room(table: Table, is_train: bool, count: int) -> None:
+    """Checks that a table may have so many lookups more.
+
+    Args:
+        table: The table.
+        is_train: Their mode.
+        count: How many.
+
+    Raises:
+        RuntimeError: If it would have more than 128.
+    """
+    known = table.multi_lookup_times[is_train]
+    if known + count > MULTI_LOOKUP_TIMES:
+        raise RuntimeError("the table {!r} has {} lookups for {} already; {}more are not possible, "
+                           "only {} in all.".format(
+                               table.table_name, known, "training" if is_train else "evaluation",
+                               "" if count == 1 else "{} ".format(count), MULTI_LOOKUP_TIMES))
 
 
 def note_lookup(planned: PlannedLookup, result: tf.Tensor) -> None:

@@ -70,18 +70,19 @@ pub(super) fn find(
     if lookups.is_empty() {
         return Ok(Vec::new());
     }
-    let mut parts: HashMap<&[u8], Vec<usize>> = HashMap::new();
+    let mut parts: BTreeMap<Group<'_>, Vec<usize>> = BTreeMap::new();
     for &at in &lookups {
-        let group = graph.node(at)?.string(GROUP)?;
+        let node = graph.node(at)?;
+        let group = node.string(GROUP)?;
         if !group.is_empty() {
-            parts.entry(group).or_default().push(at);
+            parts.entry((group, node.op)).or_default().push(at);
         }
     }
     let mut rule = Rule {
         graph,
         ops,
         updates,
-        parts,
+        parts: HashMap::new(),
         consumers: Consumers::new(graph),
         lookups: lookups.iter().copied().collect(),
         joined: HashMap::new(),
@@ -90,6 +91,12 @@ pub(super) fn find(
         walks: 0,
         steps: 0,
     };
+    for (group, members) in parts {
+        // A copy of a part of a graph has the groups of the part: one may depend on the other.
+        if !rule.depends_on_itself(&members)? {
+            rule.parts.insert(group, members);
+        }
+    }
     let mut found = Vec::new();
     // Those that resolve keys come first: lookups that read what they find depend on them.
     for verb in ["MxRecIdOffset", "MxRecFind", "MxRecRead"] {
@@ -103,10 +110,13 @@ pub(super) fn find(
     Ok(found)
 }
 
+/// The name and the verb of lookups that were asked for together, or were one op before.
+type Group<'a> = (&'a [u8], &'a str);
+
 /// What lookups that share an op have in common.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Common {
-    /// They were asked for together, or one op before.
+    /// Their group.
     Group(Vec<u8>),
     /// The groups of other verbs that they depend on, and what depends on them.
     Runs {
@@ -122,7 +132,7 @@ struct Rule<'g, 'a> {
     consumers: Consumers,
     lookups: HashSet<usize>,
     /// The lookups of a group: what depends on one of them depends on all.
-    parts: HashMap<&'a [u8], Vec<usize>>,
+    parts: HashMap<Group<'a>, Vec<usize>>,
     /// For each lookup that shares an op which of the groups it is in.
     joined: HashMap<usize, usize>,
     /// For each group the groups that its lookups depend on.
@@ -152,8 +162,9 @@ impl<'a> Rule<'_, 'a> {
                 continue;
             }
             let node = self.graph.node(at)?;
-            let group = node.string(GROUP)?;
-            let common = if group.is_empty() {
+            let common = if let Some((name, _)) = self.group_of(node)? {
+                Common::Group(name.to_vec())
+            } else {
                 if self.steps > MOST_STEPS {
                     continue;
                 }
@@ -164,8 +175,6 @@ impl<'a> Rule<'_, 'a> {
                 }
                 let groups = above.groups;
                 Common::Runs { groups, ends }
-            } else {
-                Common::Group(group.to_vec())
             };
             same.entry((form(node)?, common)).or_default().push(at);
         }
@@ -182,6 +191,29 @@ impl<'a> Rule<'_, 'a> {
         }
         groups.sort();
         Ok(groups)
+    }
+
+    /// The group of a lookup, if it has one.
+    fn group_of(&self, node: &Node<'a>) -> Result<Option<Group<'a>>> {
+        let group = (node.string(GROUP)?, node.op);
+        Ok(self.parts.contains_key(&group).then_some(group))
+    }
+
+    /// Whether one of some nodes depends on another one.
+    fn depends_on_itself(&mut self, members: &[usize]) -> Result<bool> {
+        self.walks += 1;
+        let mut waiting = Vec::new();
+        for &at in members {
+            self.go_up(self.graph.node(at)?, &mut waiting);
+        }
+        while let Some(at) = waiting.pop() {
+            self.steps += 1;
+            if members.contains(&at) {
+                return Ok(true);
+            }
+            self.go_up_together(at, &mut waiting)?;
+        }
+        Ok(false)
     }
 
     /// Notes that some lookups share an op.
@@ -219,6 +251,19 @@ impl<'a> Rule<'_, 'a> {
         }
     }
 
+    /// The same, of a lookup also what the others of its group read.
+    fn go_up_together(&mut self, at: usize, waiting: &mut Vec<usize>) -> Result<()> {
+        let node = self.graph.node(at)?;
+        if self.lookups.contains(&at) {
+            let group = self.group_of(node)?;
+            let parts = group.and_then(|group| self.parts.get(&group)).cloned();
+            let parts = parts.into_iter().flatten();
+            waiting.extend(parts.filter(|&at| self.is_new(at)));
+        }
+        self.go_up(node, waiting);
+        Ok(())
+    }
+
     /// What a lookup depends on.
     fn above(&mut self, of: usize, verb: &str) -> Result<Above> {
         let mut found = Above {
@@ -242,12 +287,7 @@ impl<'a> Rule<'_, 'a> {
                     continue;
                 }
             }
-            if self.lookups.contains(&at) {
-                let parts = self.parts.get(node.string(GROUP)?).cloned();
-                let parts = parts.into_iter().flatten();
-                waiting.extend(parts.filter(|&at| self.is_new(at)));
-            }
-            self.go_up(node, &mut waiting);
+            self.go_up_together(at, &mut waiting)?;
         }
         Ok(found)
     }
@@ -308,7 +348,7 @@ impl<'a> Rule<'_, 'a> {
         let names = together.iter().map(|&at| self.graph.node(at));
         let nodes = names.map(|node| Ok(node?.name.to_owned()));
         let first = together.first().copied().unwrap_or_default();
-        let was_one = together.len() == 1 || !self.graph.node(first)?.string(GROUP)?.is_empty();
+        let was_one = together.len() == 1 || self.group_of(self.graph.node(first)?)?.is_some();
         Ok(PlannedGroup {
             op: verb.to_owned(),
             nodes: nodes.collect::<Result<_>>()?,
