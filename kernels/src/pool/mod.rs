@@ -2,25 +2,23 @@
 
 #[cfg(not(feature = "model"))]
 mod apart;
+#[cfg(not(feature = "model"))]
+#[expect(
+    unsafe_code,
+    reason = "a thread takes part in a call whose caller does not wait for it to wake up"
+)]
+mod helpers;
 
 use crate::sync::Mutex;
 use crate::{Error, Result};
 #[cfg(not(feature = "model"))]
-use apart::Apart;
+use helpers::Helpers;
 use std::ops::Range;
 #[cfg(not(feature = "model"))]
 use std::sync::{
     atomic::{AtomicI32, AtomicUsize, Ordering},
-    Arc, OnceLock,
+    OnceLock,
 };
-#[cfg(not(feature = "model"))]
-use std::time::{Duration, Instant};
-
-/// So long a helper stays awake after its work, and a caller before it sleeps until its helpers are
-/// done. To wake a thread takes 50 microseconds, and several hundred on a virtual machine whose
-/// other processor sleeps: as long as many a call.
-#[cfg(not(feature = "model"))]
-const AWAKE: Duration = Duration::from_micros(100);
 
 /// So many callers of [`Pool::undivided`] remember whether they met others.
 #[cfg(not(feature = "model"))]
@@ -37,9 +35,6 @@ pub struct Pool {
     /// The model has threads of its own.
     #[cfg(not(feature = "model"))]
     helpers: Option<Helpers>,
-    /// How many calls there have been: a helper that stays awake after one looks for the next.
-    #[cfg(not(feature = "model"))]
-    calls: Arc<AtomicUsize>,
     /// The callers of [`Pool::undivided`].
     #[cfg(not(feature = "model"))]
     callers: Callers,
@@ -84,8 +79,6 @@ impl Pool {
             threads: 1,
             #[cfg(not(feature = "model"))]
             helpers: None,
-            #[cfg(not(feature = "model"))]
-            calls: Arc::default(),
             #[cfg(not(feature = "model"))]
             callers: Callers::default(),
             #[cfg(not(feature = "model"))]
@@ -154,28 +147,13 @@ impl Pool {
 
 #[cfg(not(feature = "model"))]
 impl Pool {
-    /// Calls `run` on the caller's thread and on so many helpers; returns when all calls have.
+    /// Calls `run` on the caller's thread and on as many helpers as have begun before that call
+    /// returns, at most so many; returns when all calls have.
     fn everywhere(&self, wanted: usize, run: &(impl Fn() + Sync)) {
-        let Some(Helpers { threads, apart }) = &self.helpers else {
-            return run();
-        };
-        let at_work = &AtomicUsize::new(wanted);
-        let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        threads.in_place_scope(|scope| {
-            apart.wake_elsewhere(|| {
-                for _ in 0..wanted {
-                    scope.spawn(move |_| {
-                        let _done = Done { at_work };
-                        run();
-                        let calls = Arc::clone(&self.calls);
-                        threads
-                            .spawn(move || awake_while(|| calls.load(Ordering::Relaxed) == number));
-                    });
-                }
-            });
-            run();
-            awake_while(|| at_work.load(Ordering::Relaxed) > 0);
-        });
+        match &self.helpers {
+            Some(helpers) => helpers.share(wanted, run),
+            None => run(),
+        }
     }
 
     /// Does work that takes more time of all threads together in parts than as a whole. `work` gets
@@ -213,7 +191,7 @@ impl Pool {
     /// for them they never run.
     pub(crate) fn beside(&self, job: impl FnOnce() + Send + 'static) {
         if let Some(thread) = self.beside.get_or_init(|| Helpers::start(1).ok()) {
-            thread.threads.spawn(job);
+            thread.begin(job);
         }
     }
 }
@@ -250,7 +228,7 @@ struct Callers {
     balance: AtomicI32,
 }
 
-/// A helper's part of a call, or a caller's work, which is done when this is dropped.
+/// A caller's work, which is done when this is dropped.
 #[cfg(not(feature = "model"))]
 struct Done<'c> {
     at_work: &'c AtomicUsize,
@@ -260,45 +238,6 @@ struct Done<'c> {
 impl Drop for Done<'_> {
     fn drop(&mut self) {
         self.at_work.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Stays awake, giving way to threads that have work, until something has changed or [`AWAKE`] is
-/// over.
-#[cfg(not(feature = "model"))]
-fn awake_while(is_unchanged: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while is_unchanged() && begin.elapsed() < AWAKE {
-        std::thread::yield_now();
-    }
-}
-
-/// Threads that wait for work.
-#[cfg(not(feature = "model"))]
-struct Helpers {
-    threads: rayon::ThreadPool,
-    apart: Apart,
-}
-
-#[cfg(not(feature = "model"))]
-impl Helpers {
-    fn start(count: usize) -> Result<Helpers> {
-        let apart = Apart::of(count);
-        let known = apart.clone();
-        let threads = rayon::ThreadPoolBuilder::new()
-            .num_threads(count)
-            .start_handler(move |at| known.is_this_thread(at))
-            .thread_name(|at| format!("mx_rec-{at}"))
-            .build()
-            .map_err(|cause| {
-                Error::new(
-                    crate::Kind::ResourceExhausted,
-                    "cannot start the threads of a pool",
-                )
-                .with("threads", count + 1)
-                .with("cause", cause)
-            })?;
-        Ok(Helpers { threads, apart })
     }
 }
 
