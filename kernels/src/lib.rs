@@ -55,6 +55,6 @@ pub use pool::Pool;
 pub use table::{
     Absent, BagsOf, BatchRows, Export, Field, FieldUpdate, IdsOf, KeyBagsOf, KeyGradients, KeysOf,
     Lease, Loading, LookupColumns, LookupGradients, Memory, Push, Pushed, RowGradients, RowStorage,
-    RowsOf, SharedKeys, Snapshot, Stats, Table, TableConfig, Target, Thresholds, TierConfig,
-    TierStats, MAX_CAPACITY, MAX_DIM,
+    RowsOf, Snapshot, Stats, Table, TableConfig, Target, Thresholds, TierConfig, TierStats,
+    MAX_CAPACITY, MAX_DIM,
 };

@@ -29,7 +29,6 @@ mod registry;
 mod registry_tests;
 mod shapes;
 mod shared;
-mod shared_keys;
 #[cfg(test)]
 mod shared_tests;
 mod sync;

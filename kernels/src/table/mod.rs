@@ -67,7 +67,6 @@ pub use verbs::group_pooled::{BagsOf, KeyBagsOf};
 pub use verbs::group_push::{KeyGradients, Push, Pushed};
 pub use verbs::group_read::{KeysOf, RowsOf};
 pub use verbs::lease::Lease;
-pub use verbs::shared_keys::SharedKeys;
 pub use whole::export::Snapshot;
 pub(crate) use whole::export::Window;
 pub(crate) use whole::load::BuiltContent;

@@ -19,7 +19,6 @@ mod optimizers;
 mod parts;
 mod pooled;
 mod pushes;
-mod shared_keys;
 mod sketch;
 mod sketch_checkpoint;
 mod table;

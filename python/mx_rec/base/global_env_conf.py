@@ -104,18 +104,6 @@ def groups_tables() -> bool:
     return _option("MXREC_GROUP_TABLES", _SWITCH, "1") == "1"
 
 
-def shares_keys() -> bool:
-    """Whether lookups by one tensor of ids may make it distinct together: MXREC_SHARE_KEYS, 1 by
-    default.
-
-    It is read at each call, so that one process can build a graph either way.
-
-    Raises:
-        ValueError: If the variable is neither 0 nor 1.
-    """
-    return _option("MXREC_SHARE_KEYS", _SWITCH, "1") == "1"
-
-
 def fuses_lookups() -> bool:
     """Whether modifying a graph fuses lookups with their readers: MXREC_FUSE_LOOKUPS, 1 by default.
 

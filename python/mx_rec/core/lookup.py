@@ -19,7 +19,6 @@ from mx_rec.core.admission import (OFF, as_int64, check_thresholds, check_timest
 from mx_rec.core.asc.source import ids_of_spec, timestamp_of_spec
 from mx_rec.core.bags import Pooling, embed_pooled, find_pooled, pool_rows
 from mx_rec.core.ids import as_ids, is_id_type
-from mx_rec.core.shared_keys import share_keys
 from mx_rec.core.table import FeatureLookup, Table, scope_of
 from mx_rec.ops import library
 from mx_rec.ops.lookups import find_rows, mark_group, read_rows, resolve
@@ -378,7 +377,6 @@ def _build(request: LookupRequest, modify_graph: bool, group: str) -> tf.Tensor:
             offsets, inverse = resolve([table.handle], [ids], limit=request.limit).of(0)
             mark_movable(offsets.op, modify_graph)
             mark_group(offsets.op, group)
-            share_keys(offsets.op, request.ids)
         use_expansion = Settings.get_instance().use_dynamic_expansion
         if request.pooling is not None:
             pooled, looked_up = embed_pooled(

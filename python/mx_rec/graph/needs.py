@@ -325,9 +325,6 @@ class _Before:
             node.CopyFrom(self._nodes[name])
             for attribute in ("_class", "_output_shapes"):
                 node.attr.pop(attribute, None)
-            if "shared" in node.attr:
-                # The ops that share their distinct keys count each other.
-                node.attr["shared"].i = 0
             if "frame_name" in node.attr:
                 # A loop of the same frame may be in the same run.
                 frame = "{}/{}_{}".format(node.attr["frame_name"].s.decode("utf-8"), _SCOPE,

@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Set
 
 import tensorflow as tf
 
@@ -26,8 +26,6 @@ class GraphState:
         has_timestamp: Whether the collection's tensor was connected to it.
         timestamps: The ops that stand so for a timestamp, those of imported graphs as well.
         searched_timestamps: How many of its first ops were searched for them.
-        key_work: The MxRecIdOffset ops of training lookups, by the name of their ids and by
-            control flow context (mx_rec.core.shared_keys).
         frozen: Whether `start_asc_pipeline` was called.
         lookups: Number of lookups made, for default names.
         movable: Number of lookups made with modify_graph=True, and of such training lookups that
@@ -64,7 +62,6 @@ class GraphState:
         self.has_timestamp = False
         self.timestamps = []  # type: List[tf.Operation]
         self.searched_timestamps = 0
-        self.key_work = {}  # type: Dict[Tuple[str, Any], List[tf.Operation]]
         self.frozen = False
         self.lookups = 0
         self.movable = 0

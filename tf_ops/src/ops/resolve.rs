@@ -4,10 +4,9 @@
 use super::lists::{length, length_of_each, members, on_only, Tensors};
 use super::support::{ids, limit, on, HANDLES, KEY_TYPE, LIMIT, MEMBERS};
 use crate::op_def::{Arg, Attr, OpDef};
-use crate::shared_keys;
 use crate::tf::{Construction, Context, Input, Lent, OpKernel, Output, Settable};
 use crate::threads::pool;
-use mx_rec_kernels::{Error, IdsOf, Lease, Result, SharedKeys, Table};
+use mx_rec_kernels::{Error, IdsOf, Lease, Result, Table};
 use std::sync::Arc;
 
 pub(super) const MANY_IDS: Arg = Arg {
@@ -36,8 +35,6 @@ pub(crate) struct IdOffset {
     prepared: usize,
     create: bool,
     limit: Option<usize>,
-    /// What is shared with other lookups by the same ids.
-    shared: Option<Arc<SharedKeys>>,
 }
 
 impl OpKernel for IdOffset {
@@ -80,12 +77,6 @@ impl OpKernel for IdOffset {
                 doc: "1: unknown keys get rows; 0: they have none.",
             },
             LIMIT,
-            Attr {
-                spec: "shared: int = 0",
-                doc: "The same positive number for lookups of one table each, with `create` 1, by \
-                      the same ids: the first one to run makes them distinct for all. The result \
-                      is the same, whatever the numbers are; 0: nothing is shared.",
-            },
         ],
         errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, \
                  `INVALID_ARGUMENT` for more distinct keys than `limit`. No batch of any table \
@@ -105,19 +96,11 @@ impl OpKernel for IdOffset {
             1 => true,
             other => return Err(Error::invalid("create must be 0 or 1").with("create", other)),
         };
-        let shared = match construction.int("shared")? {
-            0 => None,
-            number if number < 0 => {
-                return Err(Error::invalid("shared must not be negative").with("shared", number));
-            }
-            number => (create && members == 1 && prepared == 0).then(|| shared_keys::of(number)),
-        };
         Ok(Self {
             members,
             prepared,
             create,
             limit: limit(construction)?,
-            shared,
         })
     }
 
@@ -203,22 +186,7 @@ impl IdOffset {
         inputs: &Vec<&Input>,
     ) -> Result<Resolved<Lent>> {
         with_leases(context, tables, inputs, |group| {
-            match (&self.shared, group) {
-                (Some(shared), group) => {
-                    // Each op that shares has one reference, and nobody else.
-                    let shared = (&**shared, Arc::strong_count(shared));
-                    let leases = group.into_iter().map(|one| {
-                        let IdsOf {
-                            table,
-                            ids,
-                            inverse,
-                        } = one;
-                        table.lease_shared(pool()?, ids, self.limit, inverse, shared)
-                    });
-                    leases.collect()
-                }
-                (None, group) => Table::lease_many(pool()?, group, self.limit),
-            }
+            Table::lease_many(pool()?, group, self.limit)
         })
     }
 

@@ -15,4 +15,3 @@ pub(super) mod group_read;
 pub(super) mod lease;
 pub(super) mod pooled;
 pub(super) mod read;
-pub(super) mod shared_keys;
