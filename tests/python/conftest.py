@@ -18,7 +18,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # How many cases of a test the short form runs.
-CASES = 4
+CASES = 2
 
 
 def pytest_addoption(parser):
