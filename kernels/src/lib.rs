@@ -47,7 +47,7 @@ pub use halves::{pack_rows, Rounding, RowDtype};
 pub use ids::{Ids, PADDING};
 pub use init::{Distribution, Initializer, Mode};
 pub use optim::{
-    Adagrad, Adam, Decay, Ftrl, LazyAdam, Momentum, Number, Optimizer, OtherRows, Range,
+    Adagrad, Adam, Decay, Ftrl, HalfRow, LazyAdam, Momentum, Number, Optimizer, OtherRows, Range,
     RowOptimizer, Sgd, Slot, SlotSpec, OPTIMIZERS,
 };
 pub use partition::{check_parts, Partition, BUCKETS};

@@ -13,6 +13,9 @@ mod wire;
 pub(crate) use draws::{folded, Draws, RowDraws};
 pub(crate) use dtype::Half;
 pub use dtype::{Rounding, RowDtype};
-pub(crate) use packed::{decode, encode, from_bytes, push_bytes, read, round_row, Unusual};
+pub(crate) use packed::{
+    decode, encode, encode_words, from_bytes, push_bytes, read, round_row, words, By, Unusual,
+};
+pub(crate) use round::{with_value, Bfloat16, Float16, Value};
 pub use wire::pack_rows;
 pub(crate) use wire::unpack;

@@ -5,8 +5,9 @@
 
 use super::draws::RowDraws;
 use super::dtype::Half;
-use super::round::{with_value, Value, MAGNITUDE};
-use crate::simd::{Level, Vectorized};
+use super::round::{with_value, Value};
+use crate::simd::{in_blocks, Level, Vectorized};
+use std::ops::AddAssign;
 
 /// How many values of a row were not stored as they were but for rounding, or are no numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,30 +18,57 @@ pub(crate) struct Unusual {
     pub(crate) not_finite: u64,
 }
 
+impl AddAssign for Unusual {
+    fn add_assign(&mut self, more: Unusual) {
+        self.saturated += more.saturated;
+        self.not_finite += more.not_finite;
+    }
+}
+
 /// Reads an embedding, `out (dim)`, from the front of a record. In a hot loop that is compiled for
-/// a level.
+/// `level`.
 #[inline(always)]
-pub(crate) fn decode(half: Half, record: &[f32], out: &mut [f32]) {
-    with_value!(half, V => decode_values::<V>(record, out));
+pub(crate) fn decode(level: Level, half: Half, record: &[f32], out: &mut [f32]) {
+    with_value!(half, V => decode_values::<V>(level, record, out));
 }
 
 #[inline(always)]
-fn decode_values<V: Value>(record: &[f32], out: &mut [f32]) {
+fn decode_values<V: Value>(level: Level, record: &[f32], out: &mut [f32]) {
     let (low, high) = out.split_at_mut(out.len().div_ceil(2));
-    for (out, word) in low.iter_mut().zip(record) {
+    let (low, last) = low.split_at_mut(high.len());
+    let (record, behind) = record.split_at(high.len());
+    in_blocks!(record.len(), [16, 8], (at, N) => {
+        let [lows, highs] = V::decode_words::<N>(level, words(record, at));
+        low[at..at + N].copy_from_slice(&lows);
+        high[at..at + N].copy_from_slice(&highs);
+    });
+    for (out, word) in last.iter_mut().zip(behind) {
         *out = V::decode(word.to_bits() & 0xFFFF);
     }
-    for (out, word) in high.iter_mut().zip(record) {
-        *out = V::decode(word.to_bits() >> 16);
+}
+
+/// `N` words of a record.
+#[inline(always)]
+pub(crate) fn words<const N: usize>(record: &[f32], at: usize) -> [u32; N] {
+    let mut words = [0; N];
+    for (word, value) in words.iter_mut().zip(&record[at..at + N]) {
+        *word = value.to_bits();
     }
+    words
 }
 
 /// The same outside of one.
 pub(crate) fn read(level: Level, half: Half, record: &[f32], out: &mut [f32]) {
-    level.run(Decode { half, record, out });
+    level.run(Decode {
+        level,
+        half,
+        record,
+        out,
+    });
 }
 
 struct Decode<'a> {
+    level: Level,
     half: Half,
     record: &'a [f32],
     out: &'a mut [f32],
@@ -51,7 +79,7 @@ impl Vectorized for Decode<'_> {
 
     #[inline(always)]
     fn run(self) {
-        decode(self.half, self.record, self.out);
+        decode(self.level, self.half, self.record, self.out);
     }
 }
 
@@ -64,16 +92,12 @@ pub(crate) fn encode(
     values: &[f32],
     record: &mut [f32],
 ) -> Unusual {
-    let largest = level.run(Encode {
+    level.run(Encode {
         half,
         draws,
         values,
         record,
-    });
-    match largest <= half.largest().to_bits() {
-        true => Unusual::default(),
-        false => with_value!(half, V => put_beyond::<V>(values, record)),
-    }
+    })
 }
 
 struct Encode<'a> {
@@ -84,97 +108,192 @@ struct Encode<'a> {
 }
 
 impl Vectorized for Encode<'_> {
-    /// The largest magnitude, as bits.
-    type Output = u32;
+    type Output = Unusual;
 
     #[inline(always)]
-    fn run(self) -> u32 {
-        let Encode {
-            half,
-            draws,
-            values,
-            record,
-        } = self;
-        with_value!(half, V => match draws {
-            Some(draws) => encode_values(values, record, |word, low, high| {
-                let bits = draws.word(word);
-                [V::stochastic(low, bits & 0xFFFF), V::stochastic(high, bits >> 16)]
-            }),
-            None => encode_values(values, record, |_, low, high| [low, high].map(V::nearest)),
-        });
-        let sizes = values.iter().map(|value| value.to_bits() & MAGNITUDE);
-        sizes.fold(0, u32::max)
+    fn run(self) -> Unusual {
+        let (low, high) = self.values.split_at(self.values.len().div_ceil(2));
+        let (record, half) = (&mut self.record[..low.len()], self.half);
+        with_value!(half, V => match self.draws {
+            Some(draws) => encode_values::<V, _>(By(draws), low, high, record),
+            None => encode_values::<V, _>(ToNearest, low, high, record),
+        })
     }
 }
 
-/// `round(w, low, high)` are the bits of the two values of word `w`; those of a value that does not
-/// fit are of no use.
 #[inline(always)]
-fn encode_values(values: &[f32], record: &mut [f32], round: impl Fn(u32, f32, f32) -> [u32; 2]) {
-    let (low, high) = values.split_at(values.len().div_ceil(2));
-    let put = |word: usize, low: f32, high: f32, out: &mut f32| {
-        let [low, high] = round(word as u32, low, high);
-        *out = f32::from_bits(low & 0xFFFF | high << 16);
-    };
-    for (word, ((low, high), out)) in low.iter().zip(high).zip(&mut *record).enumerate() {
-        put(word, *low, *high, out);
-    }
+fn encode_values<V: Value, R: Round<V>>(
+    round: R,
+    low: &[f32],
+    high: &[f32],
+    record: &mut [f32],
+) -> Unusual {
+    let mut found = Unusual::default();
+    let pairs = high.len();
+    let (low, last) = low.split_at(pairs);
+    let (record, behind) = record.split_at_mut(pairs);
+    in_blocks!(pairs, [16, 8], (at, N) => {
+        let (mut lows, mut highs) = ([0.0; N], [0.0; N]);
+        lows.copy_from_slice(&low[at..at + N]);
+        highs.copy_from_slice(&high[at..at + N]);
+        let words = encode_words::<V, N>(round, at as u32, lows, highs, &mut found);
+        record[at..at + N].copy_from_slice(&words);
+    });
     // A word that has one value: zero becomes zero by any rounding.
-    if let ([.., last], true) = (low, low.len() > high.len()) {
-        put(high.len(), *last, 0.0, &mut record[high.len()]);
-    }
-}
-
-/// Writes the values that do not fit, of `values (dim)`, to a record that has the others.
-#[cold]
-fn put_beyond<V: Value>(values: &[f32], record: &mut [f32]) -> Unusual {
-    let (mut found, words) = (Unusual::default(), values.len().div_ceil(2));
-    for (column, &value) in values.iter().enumerate() {
-        if V::is_beyond(value) {
-            let (word, shift) = (column % words, 16 * (column / words));
-            let others = record[word].to_bits() & !(0xFFFF << shift);
-            record[word] = f32::from_bits(others | V::beyond(value) << shift);
-            match value.is_finite() {
-                true => found.saturated += 1,
-                false => found.not_finite += 1,
-            }
-        }
+    for (value, out) in last.iter().zip(behind) {
+        [*out] = encode_words::<V, 1>(round, pairs as u32, [*value], [0.0], &mut found);
     }
     found
 }
 
+/// The words number `first` and on of values that lie in their lower and in their upper halves. In
+/// a hot loop that is compiled for a level.
+#[inline(always)]
+pub(crate) fn encode_words<V: Value, const N: usize>(
+    round: impl Round<V>,
+    first: u32,
+    low: [f32; N],
+    high: [f32; N],
+    found: &mut Unusual,
+) -> [f32; N] {
+    let (mut words, mut are_usual) = ([0; N], true);
+    for at in 0..N {
+        words[at] = word(round.usual(first + at as u32, low[at], high[at]));
+        are_usual &= V::is_usual(low[at]) & V::is_usual(high[at]);
+    }
+    if !are_usual {
+        // Without a function of its own: what that sees has to be in memory, also if it is not
+        // called.
+        let (mut beyond, mut not_finite) = (0, 0);
+        for at in 0..N {
+            let [low, high] = [low[at], high[at]];
+            let both = round.both(first + at as u32, low, high);
+            words[at] = word([stored::<V>(low, both[0]), stored::<V>(high, both[1])]);
+            for value in [low, high] {
+                beyond += u32::from(V::is_beyond(value));
+                not_finite += u32::from(!value.is_finite());
+            }
+        }
+        found.saturated += u64::from(beyond - not_finite);
+        found.not_finite += u64::from(not_finite);
+    }
+    let mut values = [0.0; N];
+    for (value, word) in values.iter_mut().zip(words) {
+        *value = f32::from_bits(word);
+    }
+    values
+}
+
+/// What is stored of a value that becomes `rounded` if it fits.
+#[inline(always)]
+fn stored<V: Value>(value: f32, rounded: u32) -> u32 {
+    match V::is_beyond(value) {
+        true => V::beyond(value),
+        false => rounded,
+    }
+}
+
+#[inline(always)]
+fn word([low, high]: [u32; 2]) -> u32 {
+    low & 0xFFFF | high << 16
+}
+
+/// How values that fit are rounded.
+pub(crate) trait Round<V>: Copy {
+    /// The bits of the two values of a word, of which the lower 16 count; those of a value that
+    /// does not fit are of no use.
+    fn both(self, word: u32, low: f32, high: f32) -> [u32; 2];
+
+    /// The same of usual values.
+    fn usual(self, word: u32, low: f32, high: f32) -> [u32; 2];
+}
+
+/// Stochastically.
+#[derive(Clone, Copy)]
+pub(crate) struct By(pub(crate) RowDraws);
+
+#[derive(Clone, Copy)]
+struct ToNearest;
+
+impl<V: Value> Round<V> for By {
+    #[inline(always)]
+    fn both(self, word: u32, low: f32, high: f32) -> [u32; 2] {
+        let bits = self.0.word(word);
+        [
+            V::stochastic(low, bits & 0xFFFF),
+            V::stochastic(high, bits >> 16),
+        ]
+    }
+
+    #[inline(always)]
+    fn usual(self, word: u32, low: f32, high: f32) -> [u32; 2] {
+        let bits = self.0.word(word);
+        [
+            V::usual_stochastic(low, bits & 0xFFFF),
+            V::usual_stochastic(high, bits >> 16),
+        ]
+    }
+}
+
+impl<V: Value> Round<V> for ToNearest {
+    #[inline(always)]
+    fn both(self, _: u32, low: f32, high: f32) -> [u32; 2] {
+        [low, high].map(V::nearest)
+    }
+
+    #[inline(always)]
+    fn usual(self, word: u32, low: f32, high: f32) -> [u32; 2] {
+        Round::<V>::both(self, word, low, high)
+    }
+}
+
 /// Rounds an embedding, in place, to what is read of it when [`encode`] has written it.
 pub(crate) fn round_row(level: Level, half: Half, draws: Option<RowDraws>, values: &mut [f32]) {
-    level.run(Round {
+    level.run(RoundRow {
+        level,
         half,
         draws,
         values,
     });
 }
 
-struct Round<'a> {
+struct RoundRow<'a> {
+    level: Level,
     half: Half,
     draws: Option<RowDraws>,
     values: &'a mut [f32],
 }
 
-impl Vectorized for Round<'_> {
+impl Vectorized for RoundRow<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
-        let (low, high) = self.values.split_at_mut(self.values.len().div_ceil(2));
-        with_value!(self.half, V => for (values, shift) in [(low, 0), (high, 16)] {
-            match self.draws {
-                Some(draws) => for (word, value) in values.iter_mut().enumerate() {
-                    let bits = draws.word(word as u32) >> shift & 0xFFFF;
-                    *value = V::decode(V::any(*value, |value| V::stochastic(value, bits)));
-                },
-                None => for value in values {
-                    *value = V::decode(V::any(*value, V::nearest));
-                },
-            }
+        with_value!(self.half, V => match self.draws {
+            Some(draws) => round_values::<V>(self.level, By(draws), self.values),
+            None => round_values::<V>(self.level, ToNearest, self.values),
         });
+    }
+}
+
+#[inline(always)]
+fn round_values<V: Value>(level: Level, round: impl Round<V>, values: &mut [f32]) {
+    let (low, high) = values.split_at_mut(values.len().div_ceil(2));
+    let pairs = high.len();
+    let (low, last) = low.split_at_mut(pairs);
+    let mut found = Unusual::default();
+    in_blocks!(pairs, [16, 8], (at, N) => {
+        let (mut lows, mut highs) = ([0.0; N], [0.0; N]);
+        lows.copy_from_slice(&low[at..at + N]);
+        highs.copy_from_slice(&high[at..at + N]);
+        let words = encode_words::<V, N>(round, at as u32, lows, highs, &mut found);
+        let [lows, highs] = V::decode_words::<N>(level, self::words(&words, 0));
+        low[at..at + N].copy_from_slice(&lows);
+        high[at..at + N].copy_from_slice(&highs);
+    });
+    for value in last {
+        let [word] = encode_words::<V, 1>(round, pairs as u32, [*value], [0.0], &mut found);
+        *value = V::decode(word.to_bits() & 0xFFFF);
     }
 }
 
@@ -237,11 +356,7 @@ mod tests {
                         encode(level, half, draws, &values, &mut record);
                         assert_eq!(record[dim.div_ceil(2)], 7.0);
                         let mut out = vec![0.0; dim];
-                        level.run(Decode {
-                            half,
-                            record: &record,
-                            out: &mut out,
-                        });
+                        read(level, half, &record, &mut out);
                         let found: Vec<u32> = out.iter().map(|value| value.to_bits()).collect();
                         assert_eq!(found, expected, "{half:?} {level:?} dim {dim}");
                         let mut rounded = values.clone();
@@ -327,7 +442,7 @@ mod tests {
                 let mut record = [0.0; 16];
                 encode(level, half, draws, &[value; 32], &mut record);
                 let mut out = [0.0; 32];
-                decode(half, &record, &mut out);
+                read(level, half, &record, &mut out);
                 sum += out.iter().map(|&one| f64::from(one)).sum::<f64>() / 32.0;
             }
             let step = match half {

@@ -1,29 +1,49 @@
 //! One value: 2 bytes to a float32, and a float32 to 2 bytes.
 //!
-//! Infinities stay what they are, and so do not-a-numbers but for bits of their payload. A finite
-//! value beyond the largest one becomes the largest one (it saturates).
+//! Infinities stay what they are, and so do not-a-numbers but for bits of their payload; those of
+//! float16 are read as quiet ones, as processors read them. A finite value beyond the largest one
+//! becomes the largest one (it saturates).
+
+use crate::simd::{Level, FLOAT16_WORDS};
 
 const EXPONENT: u32 = 0x7F80_0000;
-pub(super) const MAGNITUDE: u32 = 0x7FFF_FFFF;
+const MAGNITUDE: u32 = 0x7FFF_FFFF;
 /// Float16's exponents are so much smaller than float32's, in float32's bits.
 const REBIAS: u32 = 112 << 23;
+/// The smallest normal float16, and its infinity, in the place that float32 has for them.
+const LEAST_NORMAL: u32 = 0x400 << 13;
+const INFINITE: u32 = 0x7C00 << 13;
 /// The smallest normal float16, 2^-14, as a float32. Below it float16 has multiples of 2^-24.
 const SMALLEST_NORMAL: u32 = 113 << 23;
 
 /// A type of 2 bytes; the bits are in the lower half of a word, the upper half is 0.
-pub(super) trait Value: Copy {
+pub(crate) trait Value: Copy {
     /// The largest finite magnitude, as the bits of a float32.
     const LARGEST: u32;
 
     /// The float32 of the same value.
     fn decode(half: u32) -> f32;
 
+    /// Those of words of two values: of their lower halves, and of the upper ones. In a hot loop
+    /// that is compiled for `level`.
+    #[inline(always)]
+    fn decode_words<const N: usize>(_level: Level, words: [u32; N]) -> [[f32; N]; 2] {
+        decode_each::<Self, N>(words)
+    }
+
     /// Rounds a value of at most the largest magnitude to a neighbour: to the one of larger
     /// magnitude if its distance from the other, in parts of the distance between both, and
     /// `random / 2^16` (below 1) are 1 or more together.
     fn stochastic(value: f32, random: u32) -> u32;
 
-    /// Rounds such a value to the nearer neighbour, to the even one from the middle.
+    /// [`Value::stochastic`] of a usual value, which most are.
+    fn usual_stochastic(value: f32, random: u32) -> u32;
+
+    /// Whether a value is usual, which none is that needs [`Value::beyond`].
+    fn is_usual(value: f32) -> bool;
+
+    /// Rounds a value of at most the largest magnitude to the nearer neighbour, to the even one
+    /// from the middle.
     fn nearest(value: f32) -> u32;
 
     /// What becomes of a value that is larger, or no number.
@@ -36,7 +56,7 @@ pub(super) trait Value: Copy {
     }
 
     /// Rounds any value, as `round` does those that fit.
-    #[inline(always)]
+    #[cfg(test)]
     fn any(value: f32, round: impl Fn(f32) -> u32) -> u32 {
         match Self::is_beyond(value) {
             true => Self::beyond(value),
@@ -46,10 +66,21 @@ pub(super) trait Value: Copy {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Bfloat16;
+pub(crate) struct Bfloat16;
 
 #[derive(Clone, Copy)]
-pub(super) struct Float16;
+pub(crate) struct Float16;
+
+/// [`Value::decode_words`] by arithmetic. In loops: closures over arrays are not made vectors of.
+#[inline(always)]
+fn decode_each<V: Value, const N: usize>(words: [u32; N]) -> [[f32; N]; 2] {
+    let mut values = [[0.0; N]; 2];
+    for at in 0..N {
+        values[0][at] = V::decode(words[at] & 0xFFFF);
+        values[1][at] = V::decode(words[at] >> 16);
+    }
+    values
+}
 
 impl Value for Bfloat16 {
     const LARGEST: u32 = 0x7F7F_0000;
@@ -62,6 +93,16 @@ impl Value for Bfloat16 {
     #[inline(always)]
     fn stochastic(value: f32, random: u32) -> u32 {
         value.to_bits().wrapping_add(random) >> 16
+    }
+
+    #[inline(always)]
+    fn usual_stochastic(value: f32, random: u32) -> u32 {
+        Self::stochastic(value, random)
+    }
+
+    #[inline(always)]
+    fn is_usual(value: f32) -> bool {
+        !Self::is_beyond(value)
     }
 
     #[inline(always)]
@@ -103,18 +144,33 @@ impl Value for Float16 {
 
     #[inline(always)]
     fn decode(half: u32) -> f32 {
-        let magnitude = half & 0x7FFF;
-        let normal = (magnitude << 13).wrapping_add(REBIAS);
-        // Multiples of 2^-24; all of them are normal as float32.
-        let small = (magnitude as i32 as f32 * f32::from_bits(103 << 23)).to_bits();
-        let bits = if magnitude >= 0x7C00 {
-            magnitude << 13 | EXPONENT
-        } else if magnitude >= 0x400 {
+        let magnitude = (half & 0x7FFF) << 13;
+        let normal = magnitude.wrapping_add(REBIAS);
+        // A multiple of 2^-24 below 2^-14: the difference of two normal numbers.
+        let more = f32::from_bits(magnitude.wrapping_add(SMALLEST_NORMAL));
+        let small = (more - f32::from_bits(SMALLEST_NORMAL)).to_bits();
+        let quiet = u32::from(magnitude > INFINITE) << 22;
+        let bits = if magnitude >= INFINITE {
+            magnitude | EXPONENT | quiet
+        } else if magnitude >= LEAST_NORMAL {
             normal
         } else {
             small
         };
         f32::from_bits((half & 0x8000) << 16 | bits)
+    }
+
+    #[inline(always)]
+    fn decode_words<const N: usize>(level: Level, words: [u32; N]) -> [[f32; N]; 2] {
+        let (mut low, mut high) = ([0.0; N], [0.0; N]);
+        let (blocks, rest) = words.as_chunks::<FLOAT16_WORDS>();
+        let (lows, highs) = (low.as_chunks_mut().0, high.as_chunks_mut().0);
+        let mut blocks = blocks.iter().zip(lows).zip(highs);
+        let is_read = blocks.all(|((words, low), high)| level.read_float16(words, low, high));
+        match is_read && rest.is_empty() {
+            true => [low, high],
+            false => decode_each::<Self, N>(words),
+        }
     }
 
     #[inline(always)]
@@ -126,6 +182,20 @@ impl Value for Float16 {
         let shift = 112_u32.wrapping_sub(magnitude >> 23).min(31);
         let parts = mantissa << 2 >> shift;
         Self::add(value, random & 0x1FFF, parts.wrapping_add(random) >> 16)
+    }
+
+    #[inline(always)]
+    fn usual_stochastic(value: f32, random: u32) -> u32 {
+        let bits = value.to_bits();
+        let moved = (bits & MAGNITUDE).wrapping_sub(REBIAS);
+        bits >> 16 & 0x8000 | moved.wrapping_add(random & 0x1FFF) >> 13
+    }
+
+    /// It is normal.
+    #[inline(always)]
+    fn is_usual(value: f32) -> bool {
+        let above = (value.to_bits() & MAGNITUDE).wrapping_sub(SMALLEST_NORMAL);
+        above <= Self::LARGEST - SMALLEST_NORMAL
     }
 
     #[inline(always)]
@@ -154,17 +224,17 @@ macro_rules! with_value {
     ($half:expr, $value:ident => $run:expr) => {
         match $half {
             Half::Bfloat16 => {
-                type $value = $crate::halves::round::Bfloat16;
+                type $value = $crate::halves::Bfloat16;
                 $run
             }
             Half::Float16 => {
-                type $value = $crate::halves::round::Float16;
+                type $value = $crate::halves::Float16;
                 $run
             }
         }
     };
 }
-pub(super) use with_value;
+pub(crate) use with_value;
 
 #[cfg(test)]
 mod tests {

@@ -11,8 +11,21 @@ pub(crate) const MOST_AHEAD: usize = 64;
 #[inline(always)]
 pub(crate) fn rows_ahead(floats: usize) -> usize {
     const LINES: usize = 96;
-    let lines = (floats * size_of::<f32>()).div_ceil(LINE).max(1);
-    (LINES / lines).clamp(8, MOST_AHEAD)
+    (LINES / lines(floats)).clamp(8, MOST_AHEAD)
+}
+
+/// How many of them should be asked for at once. A prefetch waits until the address of its page is
+/// found, and nothing behind it is done with before: between two of them there must not be the work
+/// on a row, or pages are looked for one by one. Too many lines at once wait for each other.
+#[inline(always)]
+pub(crate) fn rows_at_once(floats: usize) -> usize {
+    const LINES: usize = 32;
+    (LINES / lines(floats)).clamp(1, 8)
+}
+
+#[inline(always)]
+fn lines(floats: usize) -> usize {
+    (floats * size_of::<f32>()).div_ceil(LINE).max(1)
 }
 
 /// Starts to bring the line that holds the first byte of `place` into the cache; does nothing where

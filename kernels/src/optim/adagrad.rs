@@ -1,6 +1,8 @@
 //! Adagrad.
 
 use super::description::{exactly, Number, Optimizer, OtherRows, Slot, LR, NOT_NEGATIVE, POSITIVE};
+use super::half_row::HalfRow;
+use super::half_update::update_half;
 use super::row::{update, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::Result;
@@ -98,6 +100,10 @@ impl RowOptimizer for Adagrad {
 
     fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {
         update(self.level, self.rule, row, slots, grad);
+    }
+
+    fn update_half(&self, row: &mut HalfRow<'_>, slots: &[usize], grad: &[f32]) {
+        update_half(self.level, self.rule, row, slots, grad);
     }
 }
 

@@ -2,6 +2,7 @@
 //! Also with the weights of the batch's rows decayed, as tf.contrib.opt.AdamWOptimizer.
 
 use super::description::{exactly, Number, Optimizer, OtherRows, FINITE, POSITIVE};
+use super::half_row::HalfRow;
 use super::lazy_adam::{numbers, LazyAdam, Step, MOMENTS};
 use super::row::{update, Decay, RowOptimizer, Rule, SlotSpec};
 use crate::Result;
@@ -69,6 +70,10 @@ impl RowOptimizer for Adam {
 
     fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {
         self.0.update(row, slots, grad);
+    }
+
+    fn update_half(&self, row: &mut HalfRow<'_>, slots: &[usize], grad: &[f32]) {
+        self.0.update_half(row, slots, grad);
     }
 
     fn decay(&self) -> Option<Decay> {

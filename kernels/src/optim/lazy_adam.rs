@@ -3,6 +3,8 @@
 use super::description::{
     exactly, Number, Optimizer, OtherRows, Range, Slot, BELOW_ONE, FRACTION, LR, NOT_NEGATIVE,
 };
+use super::half_row::HalfRow;
+use super::half_update::update_half;
 use super::row::{update, Decay, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::Result;
@@ -148,6 +150,10 @@ impl RowOptimizer for LazyAdam {
 
     fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {
         update(self.level, self.rule, row, slots, grad);
+    }
+
+    fn update_half(&self, row: &mut HalfRow<'_>, slots: &[usize], grad: &[f32]) {
+        update_half(self.level, self.rule, row, slots, grad);
     }
 }
 

@@ -18,13 +18,13 @@ pub(super) trait AtLevel: Sized {
 type Naive<'a> = Box<dyn Fn([f64; 4], f64, i32) -> [f64; 4] + 'a>;
 
 /// An optimizer for step `t`, its first state beside the weight, and the same on paper.
-struct Case {
-    name: &'static str,
-    at: Box<dyn Fn(i32, Level) -> Box<dyn RowOptimizer>>,
+pub(super) struct Case {
+    pub(super) name: &'static str,
+    pub(super) at: Box<dyn Fn(i32, Level) -> Box<dyn RowOptimizer>>,
     naive: Naive<'static>,
 }
 
-fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for decay in [0.0_f32, 0.01] {
         cases.push(Case {
@@ -225,7 +225,7 @@ fn every_optimizer_of_the_list_is_here() {
 }
 
 /// Numbers in [-1, 1) without a pattern.
-fn numbers(seed: u64, n: usize) -> Vec<f32> {
+pub(super) fn numbers(seed: u64, n: usize) -> Vec<f32> {
     let mut row = vec![0.0; n];
     crate::Initializer::RandomUniform {
         min: -1.0,

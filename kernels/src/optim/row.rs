@@ -1,6 +1,7 @@
 //! What an optimizer is to a table, and the one loop in which every optimizer updates a row.
 
-use crate::simd::{Level, Vectorized};
+use super::half_row::HalfRow;
+use crate::simd::{in_blocks, Level, Vectorized};
 use std::borrow::Cow;
 
 /// One slot of a row: floats beside the embedding that belong to an optimizer.
@@ -52,6 +53,17 @@ pub trait RowOptimizer: Sync {
     /// If `row` does not hold `dim` floats at 0 and those of every slot at its place, or `slots`
     /// has fewer entries than the optimizer has slots.
     fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]);
+
+    /// [`RowOptimizer::update`] of a row whose embedding has 2 bytes a value. The result has the
+    /// bits that [`RowOptimizer::update`] gives, rounded: who has no quicker way needs none.
+    ///
+    /// # Panics
+    /// As [`RowOptimizer::update`]; `slots` are places in the record.
+    fn update_half(&self, row: &mut HalfRow<'_>, slots: &[usize], grad: &[f32]) {
+        row.as_floats(grad.len(), slots, |row, slots| {
+            self.update(row, slots, grad)
+        });
+    }
 
     /// What the step does to rows without a gradient; `None`: nothing. A table does it when
     /// somebody reads or updates them.
@@ -111,8 +123,6 @@ struct Update<'a, R, const S: usize> {
 impl<R: Rule<S>, const S: usize> Vectorized for Update<'_, R, S> {
     type Output = ();
 
-    /// Blocks of 16 columns are one 512-bit vector, or two or four smaller ones; the rest goes in
-    /// smaller blocks.
     #[inline(always)]
     fn run(self) {
         let Update {
@@ -121,41 +131,29 @@ impl<R: Rule<S>, const S: usize> Vectorized for Update<'_, R, S> {
             starts,
             grad,
         } = self;
-        let mut at = 0;
-        while at + 16 <= grad.len() {
-            block::<16, S>(rule, row, starts, grad, at);
-            at += 16;
-        }
-        if at + 8 <= grad.len() {
-            block::<8, S>(rule, row, starts, grad, at);
-            at += 8;
-        }
-        if at + 4 <= grad.len() {
-            block::<4, S>(rule, row, starts, grad, at);
-            at += 4;
-        }
-        while at < grad.len() {
-            block::<1, S>(rule, row, starts, grad, at);
-            at += 1;
-        }
+        in_blocks!(grad.len(), [16, 8, 4], (at, N) => {
+            let mut weights = [0.0; N];
+            weights.copy_from_slice(&row[at..at + N]);
+            step_columns(rule, &mut weights, row, starts, grad, at);
+            row[at..at + N].copy_from_slice(&weights);
+        });
     }
 }
 
-/// Columns `at .. at + N`: everything is read before anything is written, so the compiler may use
-/// vectors without asking whether embedding and slots overlap.
+/// Columns `at .. at + N`, of which the weights are given: everything is read before anything is
+/// written, so the compiler may use vectors without asking whether embedding and slots overlap.
 #[inline(always)]
-fn block<const N: usize, const S: usize>(
+pub(super) fn step_columns<const N: usize, const S: usize>(
     rule: impl Rule<S>,
+    weights: &mut [f32; N],
     row: &mut [f32],
     starts: [usize; S],
     grad: &[f32],
     at: usize,
 ) {
     let mut grads = [0.0; N];
-    let mut weights = [0.0; N];
     let mut slots = [[0.0; N]; S];
     grads.copy_from_slice(&grad[at..at + N]);
-    weights.copy_from_slice(&row[at..at + N]);
     for (slot, start) in slots.iter_mut().zip(starts) {
         slot.copy_from_slice(&row[start + at..start + at + N]);
     }
@@ -167,7 +165,6 @@ fn block<const N: usize, const S: usize>(
             slots[slot][column] = new[slot];
         }
     }
-    row[at..at + N].copy_from_slice(&weights);
     for (slot, start) in slots.iter().zip(starts) {
         row[start + at..start + at + N].copy_from_slice(slot);
     }

@@ -1,8 +1,10 @@
 //! Adagrad and Adam whose second moments are one float for a row.
 
 use super::description::{exactly, Number, Optimizer, OtherRows, Slot, LR, NOT_NEGATIVE, POSITIVE};
+use super::half_row::HalfRow;
+use super::half_update::update_half;
 use super::lazy_adam::{self, Step};
-use super::row::{RowOptimizer, SlotSpec};
+use super::row::{update, RowOptimizer, Rule, SlotSpec};
 use crate::simd::{Level, Vectorized};
 use crate::Result;
 
@@ -41,26 +43,33 @@ const LANES: usize = 16;
 
 /// The mean of the squares of a gradient: 16 sums, of the columns by their remainders, which are
 /// added in halves.
-#[inline(always)]
-fn mean_square(grad: &[f32]) -> f32 {
-    let mut sums = [0.0; LANES];
-    let (blocks, rest) = grad.as_chunks::<LANES>();
-    for block in blocks {
-        for (sum, g) in sums.iter_mut().zip(block) {
+struct MeanSquare<'a>(&'a [f32]);
+
+impl Vectorized for MeanSquare<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run(self) -> f32 {
+        let MeanSquare(grad) = self;
+        let mut sums = [0.0; LANES];
+        let (blocks, rest) = grad.as_chunks::<LANES>();
+        for block in blocks {
+            for (sum, g) in sums.iter_mut().zip(block) {
+                *sum += g * g;
+            }
+        }
+        for (sum, g) in sums.iter_mut().zip(rest) {
             *sum += g * g;
         }
-    }
-    for (sum, g) in sums.iter_mut().zip(rest) {
-        *sum += g * g;
-    }
-    let mut width = LANES / 2;
-    while width > 0 {
-        for at in 0..width {
-            sums[at] += sums[at + width];
+        let mut width = LANES / 2;
+        while width > 0 {
+            for at in 0..width {
+                sums[at] += sums[at + width];
+            }
+            width /= 2;
         }
-        width /= 2;
+        sums[0] / grad.len() as f32
     }
-    sums[0] / grad.len() as f32
 }
 
 /// `a += mean(g^2); w -= lr g / (sqrt(a) + epsilon)`. Slot `RowwiseAdagrad_accumulator`, one float
@@ -93,35 +102,38 @@ impl RowOptimizer for RowwiseAdagrad {
     }
 
     fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {
-        let (step, start) = (*self, slots[0]);
-        self.level.run(AdagradRow {
-            step,
-            row,
-            start,
-            grad,
-        });
+        let rule = self.rule(&mut row[slots[0]], grad);
+        update(self.level, rule, row, &[], grad);
+    }
+
+    fn update_half(&self, row: &mut HalfRow<'_>, slots: &[usize], grad: &[f32]) {
+        let rule = self.rule(row.slot_mut(slots[0]), grad);
+        update_half(self.level, rule, row, &[], grad);
     }
 }
 
-struct AdagradRow<'a> {
-    step: RowwiseAdagrad,
-    row: &'a mut [f32],
-    start: usize,
-    grad: &'a [f32],
+impl RowwiseAdagrad {
+    /// Steps the accumulator; what is left to do for the columns.
+    #[inline(always)]
+    fn rule(&self, accumulator: &mut f32, grad: &[f32]) -> AdagradRule {
+        *accumulator += self.level.run(MeanSquare(grad));
+        AdagradRule {
+            lr: self.lr,
+            root: accumulator.sqrt() + self.epsilon,
+        }
+    }
 }
 
-impl Vectorized for AdagradRow<'_> {
-    type Output = ();
+#[derive(Clone, Copy)]
+struct AdagradRule {
+    lr: f32,
+    root: f32,
+}
 
+impl Rule<0> for AdagradRule {
     #[inline(always)]
-    fn run(self) {
-        let accumulator = self.row[self.start] + mean_square(self.grad);
-        self.row[self.start] = accumulator;
-        let root = accumulator.sqrt() + self.step.epsilon;
-        let lr = self.step.lr;
-        for (weight, g) in self.row.iter_mut().zip(self.grad) {
-            *weight -= lr * g / root;
-        }
+    fn step(self, weight: f32, _: [f32; 0], grad: f32) -> (f32, [f32; 0]) {
+        (weight - self.lr * grad / self.root, [])
     }
 }
 
@@ -150,45 +162,43 @@ impl RowOptimizer for RowwiseAdam {
     }
 
     fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {
-        let starts = *slots.first_chunk().expect("the place of every slot");
-        let step = self.step;
-        self.level.run(AdamRow {
-            step,
-            row,
-            starts,
-            grad,
-        });
+        let rule = self.rule(&mut row[slots[1]], grad);
+        update(self.level, rule, row, slots, grad);
     }
 }
 
-struct AdamRow<'a> {
-    step: Step,
-    row: &'a mut [f32],
-    starts: [usize; 2],
-    grad: &'a [f32],
+impl RowwiseAdam {
+    /// Steps v; what is left to do for the columns.
+    #[inline(always)]
+    fn rule(&self, v: &mut f32, grad: &[f32]) -> AdamRule {
+        let Step {
+            beta2,
+            rest2,
+            epsilon,
+            ..
+        } = self.step;
+        *v = beta2 * *v + rest2 * self.level.run(MeanSquare(grad));
+        AdamRule {
+            step: self.step,
+            root: v.abs().sqrt() + epsilon,
+        }
+    }
 }
 
-impl Vectorized for AdamRow<'_> {
-    type Output = ();
+#[derive(Clone, Copy)]
+struct AdamRule {
+    step: Step,
+    root: f32,
+}
 
+impl Rule<1> for AdamRule {
     #[inline(always)]
-    fn run(self) {
-        let AdamRow {
-            step,
-            row,
-            starts: [m_start, v_start],
-            grad,
-        } = self;
-        let v = step.beta2 * row[v_start] + step.rest2 * mean_square(grad);
-        row[v_start] = v;
-        let root = v.abs().sqrt() + step.epsilon;
-        let (weights, slots) = row.split_at_mut(grad.len());
-        let m_start = m_start - grad.len();
-        let moments = &mut slots[m_start..m_start + grad.len()];
-        for ((weight, m), g) in weights.iter_mut().zip(moments).zip(grad) {
-            *m = step.beta1 * *m + step.rest1 * g;
-            *weight -= step.lr_t * *m / root;
-        }
+    fn step(self, weight: f32, [m]: [f32; 1], grad: f32) -> (f32, [f32; 1]) {
+        let Step {
+            lr_t, beta1, rest1, ..
+        } = self.step;
+        let m = beta1 * m + rest1 * grad;
+        (weight - lr_t * m / self.root, [m])
     }
 }
 
@@ -208,6 +218,7 @@ impl super::oracle::AtLevel for RowwiseAdam {
 
 #[cfg(test)]
 mod tests {
+    use super::super::half_update::tests::expect_bits_of_floats;
     use super::*;
     use crate::simd::Isa;
 
@@ -295,5 +306,11 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn rows_of_two_bytes_a_value_get_the_bits_of_floats_that_are_rounded() {
+        expect_bits_of_floats("rowwise_adagrad", &ADAGRAD);
+        expect_bits_of_floats("rowwise_adam", &ADAM);
     }
 }

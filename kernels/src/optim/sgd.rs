@@ -1,6 +1,8 @@
 //! Gradient descent with weight decay.
 
 use super::description::{exactly, Number, Optimizer, OtherRows, LR, NOT_NEGATIVE};
+use super::half_row::HalfRow;
+use super::half_update::update_half;
 use super::row::{update, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::Result;
@@ -81,6 +83,21 @@ impl RowOptimizer for Sgd {
             update(level, Plain { lr }, row, slots, grad);
         } else {
             update(level, Decaying { lr, weight_decay }, row, slots, grad);
+        }
+    }
+
+    fn update_half(&self, row: &mut HalfRow<'_>, slots: &[usize], grad: &[f32]) {
+        let Sgd {
+            lr,
+            weight_decay,
+            level,
+        } = *self;
+        if weight_decay == 0.0 {
+            update_half(level, Plain { lr }, row, slots, grad);
+        } else {
+            row.as_floats(grad.len(), slots, |row, slots| {
+                self.update(row, slots, grad)
+            });
         }
     }
 }

@@ -5,9 +5,9 @@
 pub(crate) enum Isa {
     /// What the target guarantees (SSE2 on x86_64).
     Scalar,
-    /// 256-bit vectors.
+    /// 256-bit vectors, with conversions of float16 (F16C).
     Avx2,
-    /// 512-bit vectors with 64-bit multiplication and masks (F, DQ, VL, BW).
+    /// 512-bit vectors with 64-bit multiplication and masks (F, DQ, VL, BW), with F16C.
     Avx512,
 }
 
@@ -41,6 +41,12 @@ impl Level {
         runs_here(isa).then_some(Level(isa))
     }
 
+    /// Whether it has conversions of float16.
+    #[inline(always)]
+    pub(super) fn has_f16c(self) -> bool {
+        self.0 >= Isa::Avx2
+    }
+
     /// Runs `kernel` as compiled for this level.
     #[inline]
     pub(crate) fn run<K: Vectorized>(self, kernel: K) -> K::Output {
@@ -63,9 +69,10 @@ impl Level {
 fn runs_here(isa: Isa) -> bool {
     match isa {
         Isa::Scalar => true,
-        Isa::Avx2 => is_x86_feature_detected!("avx2"),
+        Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"),
         Isa::Avx512 => {
-            is_x86_feature_detected!("avx512f")
+            runs_here(Isa::Avx2)
+                && is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl")
                 && is_x86_feature_detected!("avx512bw")
@@ -78,12 +85,12 @@ fn runs_here(isa: Isa) -> bool {
     isa == Isa::Scalar
 }
 
-/// `kernel` compiled with AVX2.
+/// `kernel` compiled with AVX2 and F16C.
 ///
 /// # Safety
-/// The machine must run AVX2.
+/// The machine must run AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,f16c")]
 unsafe fn avx2<K: Vectorized>(kernel: K) -> K::Output {
     kernel.run()
 }
@@ -91,9 +98,9 @@ unsafe fn avx2<K: Vectorized>(kernel: K) -> K::Output {
 /// `kernel` compiled with AVX-512.
 ///
 /// # Safety
-/// The machine must run AVX-512 F, DQ, VL and BW.
+/// The machine must run F16C and AVX-512 F, DQ, VL and BW.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512dq,avx512vl,avx512bw")]
+#[target_feature(enable = "f16c,avx512f,avx512dq,avx512vl,avx512bw")]
 unsafe fn avx512<K: Vectorized>(kernel: K) -> K::Output {
     kernel.run()
 }

@@ -2,9 +2,11 @@
 //! they are rounded by, and how many values could not be stored.
 
 use crate::halves::{encode, folded, read, round_row, Draws, Half, RowDraws, Unusual};
+use crate::mem::Slab;
+use crate::optim::{HalfRow, Room};
 use crate::simd::Level;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::{Error, Kind, Result, Rounding, RowDtype};
+use crate::{Result, Rounding, RowDtype};
 
 /// Beside rows of 2 bytes a value.
 pub(crate) struct HalfRows {
@@ -16,11 +18,12 @@ pub(crate) struct HalfRows {
     updates: u64,
     /// The random numbers of the last one.
     draws: Draws,
-    /// By row: what of its key they depend on. Empty if nobody asks.
-    folded: Vec<u32>,
+    /// By row: the bits of its key that they depend on. Empty if nobody asks. In large pages, as
+    /// rows are: one is read with each row that is updated.
+    folded: Slab,
     saturated: AtomicU64,
     not_finite: AtomicU64,
-    level: Level,
+    pub(crate) level: Level,
 }
 
 impl HalfRows {
@@ -32,7 +35,7 @@ impl HalfRows {
             seed,
             updates: 0,
             draws: Draws::new(seed, 0),
-            folded: Vec::new(),
+            folded: no_keys(),
             saturated: AtomicU64::new(0),
             not_finite: AtomicU64::new(0),
             level: Level::detect(),
@@ -46,7 +49,7 @@ impl HalfRows {
             not_finite,
         } = self.unusual();
         Box::new(HalfRows {
-            folded: Vec::new(),
+            folded: no_keys(),
             saturated: AtomicU64::new(saturated),
             not_finite: AtomicU64::new(not_finite),
             ..*self
@@ -58,50 +61,41 @@ impl HalfRows {
     /// # Errors
     /// `ResourceExhausted`; nothing changed.
     pub(crate) fn fit(&mut self, rows: usize) -> Result<()> {
-        let more = rows.saturating_sub(self.folded.len());
-        if self.rounding == Rounding::Nearest || more == 0 {
-            return Ok(());
+        match self.rounding {
+            Rounding::Nearest => Ok(()),
+            Rounding::Stochastic => self.folded.grow(rows),
         }
-        if rows > self.folded.capacity() {
-            let most = more.max(self.folded.len() / 8);
-            self.folded.try_reserve_exact(most).map_err(|_| {
-                Error::new(Kind::ResourceExhausted, "no memory for what rounds rows")
-                    .with("rows", rows)
-            })?;
-        }
-        self.folded.resize(rows, 0);
-        Ok(())
     }
 
     /// Notes the keys of rows, for which there is room.
     pub(crate) fn name(&mut self, keys: &[i64], rows: &[u32]) {
         if self.rounding == Rounding::Stochastic {
             for (&key, &row) in keys.iter().zip(rows) {
-                self.folded[row as usize] = folded(key);
+                if let Some([place]) = self.folded.row_mut(row) {
+                    *place = f32::from_bits(folded(key));
+                }
             }
         }
     }
 
     /// Notes that a row has got another number.
     pub(crate) fn moved(&mut self, from: u32, to: u32) {
-        if let Some(&folded) = self.folded.get(from as usize) {
-            self.folded[to as usize] = folded;
+        let folded = self.folded.row(from).map(|folded| folded[0]);
+        if let (Some(folded), Some([place])) = (folded, self.folded.row_mut(to)) {
+            *place = folded;
         }
     }
 
-    /// Rows from `rows` on are no more.
-    pub(crate) fn truncate(&mut self, rows: usize) {
-        self.folded.truncate(rows);
-        self.folded
-            .shrink_to(self.folded.len() + self.folded.len() / 4);
+    /// Rows from `rows` on are no more. What is returned holds their memory.
+    #[must_use = "to drop it takes time, which may be saved until no lock is held"]
+    pub(crate) fn truncate(&mut self, rows: usize) -> impl Sized + use<> {
+        self.folded.truncate(rows)
     }
 
     /// Starts to bring what is known of a row into the processor's cache.
     #[inline(always)]
     pub(crate) fn prefetch(&self, row: u32) {
-        if let Some(folded) = self.folded.get(row as usize) {
-            crate::mem::prefetch(folded);
-        }
+        self.folded.prefetch(row, 1);
     }
 
     /// Reads the embedding of a record.
@@ -118,6 +112,20 @@ impl HalfRows {
     pub(crate) fn set_updates(&mut self, updates: u64) {
         self.updates = updates;
         self.draws = Draws::new(self.seed, updates);
+    }
+
+    /// Calls `f` with the row of a record, which the last update changes.
+    pub(crate) fn update(
+        &self,
+        number: u32,
+        record: &mut [f32],
+        room: &mut Room,
+        f: impl FnOnce(&mut HalfRow<'_>),
+    ) {
+        let draws = self.draws_of(number, self.draws);
+        let mut row = HalfRow::new((self.level, self.half), draws, record, room);
+        f(&mut row);
+        self.note(row.unusual());
     }
 
     /// Writes an embedding that the last update has made to the record of the row `row`.
@@ -139,8 +147,8 @@ impl HalfRows {
 
     fn draws_of(&self, row: u32, draws: Draws) -> Option<RowDraws> {
         (self.rounding == Rounding::Stochastic).then(|| {
-            let folded = self.folded.get(row as usize);
-            draws.of(folded.copied().unwrap_or(0))
+            let folded = self.folded.row(row);
+            draws.of(folded.map_or(0, |folded| folded[0].to_bits()))
         })
     }
 
@@ -158,7 +166,10 @@ impl HalfRows {
     }
 
     fn put(&self, draws: Option<RowDraws>, values: &[f32], record: &mut [f32]) {
-        let found = encode(self.level, self.half, draws, values, record);
+        self.note(encode(self.level, self.half, draws, values, record));
+    }
+
+    fn note(&self, found: Unusual) {
         if found != Unusual::default() {
             self.saturated.fetch_add(found.saturated, Relaxed);
             self.not_finite.fetch_add(found.not_finite, Relaxed);
@@ -175,6 +186,10 @@ impl HalfRows {
 
     /// Bytes of memory.
     pub(crate) fn bytes(&self) -> usize {
-        self.folded.capacity() * size_of::<u32>()
+        self.folded.bytes() as usize
     }
+}
+
+fn no_keys() -> Slab {
+    Slab::new(1, u64::MAX)
 }

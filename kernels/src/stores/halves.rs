@@ -2,11 +2,13 @@
 
 use super::ReadRows;
 use crate::halves::{decode, Half};
+use crate::simd::Level;
 
 /// Rows whose embeddings have 2 bytes a value.
 pub(crate) struct Decoded<'s, S> {
     pub(crate) rows: &'s S,
     pub(crate) half: Half,
+    pub(crate) level: Level,
 }
 
 impl<S: ReadRows> ReadRows for Decoded<'_, S> {
@@ -30,7 +32,7 @@ impl<S: ReadRows> ReadRows for Decoded<'_, S> {
 
     #[inline(always)]
     fn now<'s>(&'s self, _: u32, row: &'s [f32], scratch: &'s mut [f32]) -> &'s [f32] {
-        decode(self.half, row, scratch);
+        decode(self.level, self.half, row, scratch);
         scratch
     }
 }

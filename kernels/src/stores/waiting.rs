@@ -395,7 +395,7 @@ impl<S: ReadRows> ReadRows for CaughtUpHalves<'_, S> {
     #[inline(always)]
     fn now<'s>(&'s self, number: u32, row: &'s [f32], scratch: &'s mut [f32]) -> &'s [f32] {
         match self.waiting.from(number) {
-            None => decode(self.halves.half, row, scratch),
+            None => decode(self.halves.level, self.halves.half, row, scratch),
             Some(from) => {
                 let row_of = (number, from);
                 self.waiting
@@ -433,6 +433,7 @@ macro_rules! as_now {
                 let $now = &$crate::stores::Decoded {
                     rows: $rows,
                     half: halves.half,
+                    level: halves.level,
                 };
                 $run
             }

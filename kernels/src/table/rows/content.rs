@@ -344,9 +344,8 @@ impl Content {
         let rows = self.free_rows.end(self.store.rows());
         let memory = self.store.truncate(rows);
         self.free_rows.truncate(rows);
-        if let Some(halves) = &mut self.halves {
-            halves.truncate(rows);
-        }
+        let halves = self.halves.as_mut();
+        let memory = (memory, halves.map(|halves| halves.truncate(rows)));
         self.births.write().truncate(rows);
         self.swept = self.free_rows.len();
         memory

@@ -3,7 +3,8 @@
 use crate::batch::by_key::ByKey;
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
-use crate::mem::{rows_ahead, LINE, NONE};
+use crate::mem::{rows_ahead, rows_at_once, NONE};
+use crate::optim::Room;
 use crate::pool::ranges;
 use crate::stores::{HalfRows, Part, RowPart, Waiting};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -324,7 +325,7 @@ impl Table {
         let updated = AtomicU64::new(0);
         let halves = content.halves.as_deref();
         let waiting = content.waiting.as_deref();
-        let ahead = rows_ahead(content.store.width());
+        let width = content.store.width();
         let parts = content.store.split(dealt.owners);
         pool.each(parts.into_iter().enumerate().collect(), |(owner, part)| {
             let size = dealt.lists.iter().map(|lists| lists[owner].len()).sum();
@@ -335,9 +336,8 @@ impl Table {
             };
             let job = Job {
                 dim: self.dim(),
-                words: content.layout.words(),
                 halves,
-                ahead,
+                width,
                 grads,
                 optimizer,
                 starts: &starts,
@@ -457,12 +457,10 @@ impl Gradients for Keyed<'_> {
 /// What updating rows takes.
 struct Job<'a, G> {
     dim: usize,
-    /// Words of an embedding.
-    words: usize,
     /// Of a table whose embeddings have 2 bytes a value.
     halves: Option<&'a HalfRows>,
-    /// Rows that are prefetched ahead of the one that is updated.
-    ahead: usize,
+    /// Words of a row.
+    width: usize,
     grads: &'a G,
     optimizer: &'a dyn RowOptimizer,
     starts: &'a [usize],
@@ -479,9 +477,7 @@ impl<G: Gradients> Job<'_, G> {
         let rows = found.rows();
         let (mut sum, mut scratch) = (vec![0.0; self.dim], vec![0.0; self.dim]);
         let mut updated = 0;
-        let ahead = self.ahead;
-        let mut halves = self.halves.map(|halves| HalfUpdate::new(self, halves));
-        let mut caught_up = Vec::new();
+        let (mut room, mut caught_up) = (Room::default(), Vec::new());
         let prefetch = |part: &_, row| {
             RowPart::prefetch(part, row);
             if let Some(halves) = self.halves {
@@ -491,11 +487,14 @@ impl<G: Gradients> Job<'_, G> {
                 waiting.prefetch(row);
             }
         };
-        let first = rows.iter().take(ahead);
-        first.for_each(|&row| prefetch(&part, row));
+        let (first, coming) = rows.split_at(rows_ahead(self.width).min(rows.len()));
+        first.iter().for_each(|&row| prefetch(&part, row));
+        let at_once = rows_at_once(self.width);
+        let mut coming = coming.chunks(at_once);
         for (number, &row) in rows.iter().enumerate() {
-            if let Some(&row) = rows.get(number + ahead) {
-                prefetch(&part, row);
+            if number % at_once == 0 {
+                let coming = coming.next().unwrap_or_default();
+                coming.iter().for_each(|&row| prefetch(&part, row));
             }
             if !self.frozen.is_empty() && self.frozen.binary_search(&row).is_ok() {
                 continue;
@@ -519,52 +518,14 @@ impl<G: Gradients> Job<'_, G> {
                 waiting.catch_up(of_row, row, self.halves, &mut caught_up);
                 waiting.note(of_row, self.steps);
             }
-            match &mut halves {
+            match self.halves {
                 None => self.optimizer.update(row, self.starts, grad),
-                Some(halves) => halves.run(self.optimizer, of_row, row, grad),
+                Some(halves) => halves.update(of_row, row, &mut room, |row| {
+                    self.optimizer.update_half(row, self.starts, grad);
+                }),
             }
             updated += 1;
         }
         updated
-    }
-}
-
-/// Updates rows of 2 bytes a value as floats.
-struct HalfUpdate<'a> {
-    halves: &'a HalfRows,
-    words: usize,
-    dim: usize,
-    /// Room for a row `[embedding | slots ..]` of floats that starts at a cache line: vectors that
-    /// span two lines take twice as long, and longer where one has just been written.
-    room: Vec<f32>,
-    /// Where slots start in a row.
-    starts: Vec<usize>,
-}
-
-impl<'a> HalfUpdate<'a> {
-    fn new<G>(job: &Job<'a, G>, halves: &'a HalfRows) -> HalfUpdate<'a> {
-        let (dim, words) = (job.dim, job.words);
-        HalfUpdate {
-            halves,
-            words,
-            dim,
-            room: Vec::new(),
-            starts: job.starts.iter().map(|start| start - words + dim).collect(),
-        }
-    }
-
-    fn run(&mut self, optimizer: &dyn RowOptimizer, number: u32, row: &mut [f32], grad: &[f32]) {
-        let (dim, words) = (self.dim, self.words);
-        let size = dim + row.len() - words;
-        if self.room.len() < size {
-            self.room = vec![0.0; size + LINE / size_of::<f32>()];
-        }
-        let first = self.room.as_ptr().align_offset(LINE);
-        let floats = &mut self.room[first..first + size];
-        self.halves.read(row, &mut floats[..dim]);
-        floats[dim..].copy_from_slice(&row[words..]);
-        optimizer.update(floats, &self.starts, grad);
-        self.halves.write(number, &floats[..dim], row);
-        row[words..].copy_from_slice(&floats[dim..]);
     }
 }

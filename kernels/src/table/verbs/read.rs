@@ -2,7 +2,7 @@
 
 use crate::batch::out_of_range;
 use crate::index::{hash, Index};
-use crate::mem::{prefetch, rows_ahead, Bucket, MOST_AHEAD, NONE};
+use crate::mem::{prefetch, rows_ahead, rows_at_once, Bucket, MOST_AHEAD, NONE};
 use crate::pool::{ranges, split_mut};
 use crate::simd::{Level, Vectorized};
 use crate::stores::{as_now, with_rows_now, ReadRows, SideRows, Store};
@@ -295,6 +295,8 @@ impl<S: ReadRows, N: ReadRows> Vectorized for Block<'_, S, N> {
     #[inline(always)]
     fn run(self) {
         match self.dim {
+            // They are not copied.
+            _ if S::DECODES => self.copy(copy_row),
             1 => self.copy(fixed::<1>),
             8 => self.copy(fixed::<8>),
             16 => self.copy(fixed::<16>),
@@ -317,17 +319,20 @@ impl<S: ReadRows, N: ReadRows> Block<'_, S, N> {
             out,
         } = self;
         let mut scratch = vec![0.0; if S::SCRATCH && !S::DECODES { dim } else { 0 }];
-        for (at, (out, &number)) in out.chunks_exact_mut(width).zip(rows).enumerate() {
-            if let Some(&row) = coming.get(at) {
-                next.prefetch(row, floats);
-            }
-            let out = &mut out[first..first + dim];
-            match store.row(number) {
-                Some(row) if S::DECODES => {
-                    store.now(number, row, out);
+        let at_once = rows_at_once(N::words(floats));
+        let mut coming = coming.chunks(at_once);
+        for (out, rows) in out.chunks_mut(width * at_once).zip(rows.chunks(at_once)) {
+            let coming = coming.next().unwrap_or_default();
+            coming.iter().for_each(|&row| next.prefetch(row, floats));
+            for (out, &number) in out.chunks_exact_mut(width).zip(rows) {
+                let out = &mut out[first..first + dim];
+                match store.row(number) {
+                    Some(row) if S::DECODES => {
+                        store.now(number, row, out);
+                    }
+                    Some(row) => copy(&store.now(number, row, &mut scratch)[..dim], out),
+                    None => out.fill(0.0),
                 }
-                Some(row) => copy(&store.now(number, row, &mut scratch)[..dim], out),
-                None => out.fill(0.0),
             }
         }
     }
