@@ -121,10 +121,10 @@ class OneTable:
         return self._find([handle], [variable], [ids], initial=1)
 
     def _find(self, *lists, **attributes):
-        return self._wrappers.mx_rec_find(*(list(lists) + [[]] * (7 - len(lists))), **attributes)[0]
+        return self._wrappers.mx_rec_find(*(list(lists) + [[]] * (8 - len(lists))), **attributes)[0]
 
     def _read(self, *lists):
-        return self._wrappers.mx_rec_read(*(list(lists) + [[]] * (7 - len(lists))), M=1)[0]
+        return self._wrappers.mx_rec_read(*(list(lists) + [[]] * (8 - len(lists))), M=1).rows[0]
 
 
 def ops():
