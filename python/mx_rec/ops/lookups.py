@@ -102,8 +102,8 @@ def read_rows(handles: Sequence[tf.Tensor], variables: Sequence[tf.Tensor],
         For each table its rows; the one tensor of all.
     """
     return list(library().mx_rec_read(
-        list(handles), list(variables), list(offsets), list(inverse), *map(list, bags),
-        list(norms), M=1 if is_whole else len(handles), name=name).rows)
+        list(handles), list(variables), list(offsets), list(inverse),
+        *map(list, list(bags) + [norms]), M=1 if is_whole else len(handles), name=name).rows)
 
 
 def find_rows(handles: Sequence[tf.Tensor], variables: Sequence[tf.Tensor],
@@ -131,7 +131,7 @@ def find_rows(handles: Sequence[tf.Tensor], variables: Sequence[tf.Tensor],
         given = [_no_rows(variable) if rows is None else rows
                  for rows, variable in zip(absent, variables)]
     return list(library().mx_rec_find(list(handles), list(variables), list(ids), given,
-                                      *map(list, bags), list(norms), initial=int(initial),
+                                      *map(list, list(bags) + [norms]), initial=int(initial),
                                       name=name))
 
 

@@ -178,7 +178,7 @@ def update(step: OptimizerStep, gradients: Gradients, name: Optional[str] = None
     bags += [[] for _ in range(_LISTS_OF_BAGS - len(bags))]
     return library().mx_rec_update(
         list(gradients.handles), list(gradients.offsets), list(gradients.inverses),
-        list(gradients.grads), *bags, list(gradients.columns), step.hyper,
+        list(gradients.grads), *(bags + [list(gradients.columns), step.hyper]),
         optimizer=step.optimizer.place, name=name).op
 
 
