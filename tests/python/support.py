@@ -190,7 +190,7 @@ def update(rule, handles, offsets, grads, hyper, inverses=(), bags=((), (), ()),
     from mx_rec.ops.optimizers import optimizer_named
 
     return (ops or globals()["ops"]()).mx_rec_update(
-        handles, offsets, inverses, grads, *bags, columns, list(hyper), optimizer=optimizer_named(rule).place)
+        handles, offsets, inverses, grads, *bags, [], [], columns, list(hyper), optimizer=optimizer_named(rule).place)
 
 
 def update_rows(rule, handle, offsets, grad, *hyper):

@@ -254,7 +254,7 @@ def _apply(change: _Update) -> None:
         done = apply_rows(optimizer_step(change.step, change.numbers, rows.initial()), taken)
     gates = gates_of(ops)
     for op in ops:
-        replace_change(op, done, len(ops) == 1)
+        replace_change(op, done, ops)
     for gate in gates:
         replace_change(gate, done)
 

@@ -235,8 +235,9 @@ class Rows:
                 inverses = [inverse]
             done = update(optimizer_step(step, self.numbers(step), self.initial()),
                           Gradients([self.table.handle], [offsets], [grad], inverses), "update")
-        for name in step.ops:
-            replace_change(self.op(name), done, len(step.ops) == 1)
+        ops = [self.op(name) for name in step.ops]
+        for one in ops:
+            replace_change(one, done, ops)
 
     def gradient(self, step: forms.Step) -> Tuple[tf.Tensor, tf.Tensor]:
         """Returns the checked ids (n) of an update, and what is subtracted (n, dim)."""
