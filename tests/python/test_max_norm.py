@@ -225,3 +225,25 @@ def test_a_norm_that_none_can_have_is_refused_by_the_op(graph, session, dynamic,
                                            [tf.constant(norm, tf.float32)])
     with pytest.raises(tf.errors.InvalidArgumentError, match=text):
         session().run(made)
+
+
+def test_a_graph_of_before_has_lookups_without_norms(graph, session, dynamic):
+    """Graphs that were saved before there were norms have no attribute that counts them."""
+    tf = support.tf()
+    table = make_table("table", dim=4)
+    ids = tf.compat.v1.placeholder(tf.int64, [None, 2], name="ids")
+    vectors = [tf.identity(pooled(table, ids, is_train=is_train), name=name)
+               for is_train, name in ((True, "trained"), (False, "found"))]
+    sess = session()
+    feed = [[1, 2], [2, -1]]
+    expected = sess.run(vectors[0], {ids: feed})
+    before = graph.as_graph_def()
+    counting = [node for node in before.node if "L" in node.attr]
+    assert {node.op for node in counting} == {"MxRecRead", "MxRecFind"}
+    for node in counting:
+        del node.attr["L"]
+    with tf.Graph().as_default() as imported:
+        found = tf.import_graph_def(before, return_elements=["trained:0", "found:0"], name="")
+        with support.new_session(graph=imported) as other:
+            for one in found:
+                support.assert_same_bits(other.run(one, {imported.get_tensor_by_name("ids:0"): feed}), expected)

@@ -201,9 +201,9 @@ impl WithSum for Occurring<'_> {
 /// `out (u, dim)`.
 ///
 /// A key's row is the sum over its ids, in the order in which they occur, of the gradient of the
-/// id's bag, divided by the bag's divisor and times the id's weight: the same bits for any pool. With
-/// a greatest norm it then goes through the scaling down of the row. A row without ids is zeros, and
-/// entries of -1 are dropped.
+/// id's bag, divided by the bag's divisor and times the id's weight: the same bits for any pool.
+/// With a greatest norm it then goes through the scaling down of the row. A row without ids is
+/// zeros, and entries of -1 are dropped.
 ///
 /// # Errors
 /// `InvalidArgument` for a wrong length, bags that are not those of the ids, rows with a greatest

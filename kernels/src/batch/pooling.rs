@@ -56,8 +56,9 @@ pub(crate) fn parts<'o>(
     parts.into_iter().zip(outs).collect()
 }
 
-/// Writes the vectors of the bags of `range`: the rows of a bag are scaled down to the greatest norm
-/// and added in the order of its ids, beginning with 0, and the sum is divided by the bag's divisor.
+/// Writes the vectors of the bags of `range`: the rows of a bag are scaled down to the greatest
+/// norm and added in the order of its ids, beginning with 0, and the sum is divided by the bag's
+/// divisor.
 ///
 /// # Errors
 /// That of the first id for which `rows` gives one; `out` is then unspecified.

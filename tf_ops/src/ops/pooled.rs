@@ -327,8 +327,10 @@ pub(crate) struct PooledWeightGradient {
 impl OpKernel for PooledWeightGradient {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecPooledWeightGradient",
-        doc: "For each id the scalar product of its row, scaled down, and the gradient of its bag, divided by \
-              the bag's divisor: the gradient of MxRecRestorePooled with respect to the weights.",
+        doc:
+            "For each id the scalar product of its row, scaled down, and the gradient of its bag, \
+              divided by the bag's divisor: the gradient of MxRecRestorePooled with respect to the \
+              weights.",
         inputs: &[POOLED_GRAD, ROWS, INVERSE, ENDS, DIVISORS, NORMS],
         outputs: &[Arg {
             shape: "(i...)",

@@ -93,8 +93,8 @@ impl OpKernel for Update {
                 ..MANY_NORMS
             },
             Arg {
-                doc: "For each member the distinct rows as they were read, in the order of offsets; \
-                      without a norm there are none.",
+                doc: "For each member the distinct rows as they were read, in the order of \
+                      offsets; without a norm there are none.",
                 ..KEPT
             },
             Arg {
@@ -136,8 +136,9 @@ impl OpKernel for Update {
             OPTIMIZER,
         ],
         errors: "`INVALID_ARGUMENT` for an offset that is no row in use, for a place outside of \
-                 offsets, for ends, weights, divisors and norms that MxRecRead would refuse, \
-                 for kept rows that are not one for each offset, and for a number that is not finite or out of its range.",
+                 offsets, for ends, weights, divisors and norms that MxRecRead would refuse, for \
+                 kept rows that are not one for each offset, and for a number that is not finite \
+                 or out of its range.",
         stateful: true,
         differentiable: false,
     };

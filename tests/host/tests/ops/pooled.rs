@@ -26,7 +26,9 @@ fn with_norms<'g>(
     let node = inputs
         .iter()
         .fold(graph.node(op), |node, &one| node.input(one));
-    let node = last.iter().fold(node.inputs(&[]), |node, &one| node.inputs(&[]).input(one));
+    let node = last
+        .iter()
+        .fold(node.inputs(&[]), |node, &one| node.inputs(&[]).input(one));
     node.finish().expect(op).output(0)
 }
 
