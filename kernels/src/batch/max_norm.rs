@@ -177,14 +177,14 @@ mod tests {
                 let mut found = grads.clone();
                 let max_norm = MaxNorm { norm, rows: &row };
                 max_norm.gradient(Level::detect(), 0, &mut found);
-                for at in 0..dim {
+                for (at, &found) in found.iter().enumerate() {
                     let moved = |by: f64| {
                         let mut row: Vec<f64> = row.iter().map(|&one| f64::from(one)).collect();
                         row[at] += by;
                         value(&row)
                     };
                     let expected = (moved(1e-5) - moved(-1e-5)) / 2e-5;
-                    let difference = (f64::from(found[at]) - expected).abs();
+                    let difference = (f64::from(found) - expected).abs();
                     assert!(difference < 1e-5, "{dim} {norm} {at}: {difference}");
                 }
             }

@@ -183,9 +183,9 @@ fn a_group_of_members_with_a_norm_and_without_gives_the_bits_of_one_after_the_ot
         Table::embed_pooled_many(&pool, &group, out, rows).unwrap();
         let out = finds.iter_mut().map(|out| &mut out[..]).collect();
         Table::find_pooled_many(&pool, &keys, out).unwrap();
-        for at in 0..3 {
-            assert_eq!(bits(&outs[at]), bits(&expected[at]));
-            assert_eq!(bits(&finds[at]), bits(&expected[at]));
+        for (at, expected) in expected.iter().enumerate() {
+            assert_eq!(bits(&outs[at]), bits(expected));
+            assert_eq!(bits(&finds[at]), bits(expected));
             let mut rows = vec![0.0; kept[at].len()];
             if at != 1 {
                 tables[at].lookup(&one, &found[at].0, &mut rows).unwrap();
