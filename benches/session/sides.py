@@ -82,7 +82,7 @@ class Ours:
     def find(self, ids):
         """Rows of ids, zeros where there is none; never creates."""
         variable = self.variable.op.outputs[0]
-        return self.ops.mx_rec_find([self.handle], [variable], [ids], [], [], [], [])[0]
+        return self.ops.mx_rec_find([self.handle], [variable], [ids], [], [], [], [], [])[0]
 
 
 @functools.lru_cache(maxsize=None)

@@ -83,7 +83,7 @@ class Side:
             modify_graph_and_start_emb_cache(dump_graph=False)
             self._start = get_initializer(True)
         variable = self.table.variable.op.outputs[0]
-        self._found, = ops.mx_rec_find([handle], [variable], [self._filled], [], [], [], [])
+        self._found, = ops.mx_rec_find([handle], [variable], [self._filled], [], [], [], [], [])
 
     def step(self):
         """One step of training: its loss."""

@@ -39,6 +39,7 @@ fn main() -> Result<()> {
         ends: &ends,
         weights: None,
         divisors: None,
+        max_norm: None,
     };
     let optimizer = LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.9, 0.999)?;
     let mut work = Work {

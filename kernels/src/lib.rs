@@ -40,7 +40,7 @@ pub mod tier;
 pub use batch::{
     bag_divisors, reduce, reduce_columns, reduce_pooled, restore, restore_pooled, rows_of_part,
     sparse_bag_ends, sparse_bags, stitch, weight_gradients, Bags, Columns, Combiner, Divisor,
-    SparseBags, SparseRules, SplitKeys, Splitter, StitchTo,
+    MaxNorm, SparseBags, SparseRules, SplitKeys, Splitter, StitchTo,
 };
 pub use error::{Error, Kind, Result};
 pub use halves::{pack_rows, Rounding, RowDtype};

@@ -96,6 +96,7 @@ def _leave_out(graph: tf.Graph, nodes: Any, plan: Any) -> None:
         return graph.get_operation_by_name(output[0]).outputs[output[1]]
 
     ids, sizes = [], tf.constant(plan.shape[1:], tf.int32)  # type: List[tf.Tensor], tf.Tensor
+    sparse = {piece.gather: piece.bags.sparse for piece in plan.pieces or () if piece.bags}
     for lookup in plan.lookups:
         gather = graph.get_operation_by_name(lookup.node)
         given = gather.inputs[1]
@@ -103,12 +104,15 @@ def _leave_out(graph: tf.Graph, nodes: Any, plan: Any) -> None:
         with in_place_of(gather):
             rows = tf.zeros(tf.concat([tf.shape(given), sizes], 0))
         if pooled is not None:
-            result = graph.get_operation_by_name(pooled[0].name)
-            fill = graph.get_operation_by_name(pooled[1])
-            # Those that are given: the op that makes them distinct is the lookup's.
-            given = fill.inputs[1]
+            result = graph.get_operation_by_name(pooled.result.name)
+            fill = graph.get_operation_by_name(pooled.fill)
+            # Those that are given: what makes them distinct, and of a lookup that is fused what
+            # leaves some of them out, is the lookup's.
+            given, shape = fill.inputs[1:3]
+            if lookup.node in sparse:
+                given, shape = [tensor(one) for one in sparse[lookup.node][1:]]
             with in_place_of(result):
-                bags = tf.cast(fill.inputs[2][:1], tf.int32)
+                bags = tf.cast(shape[:1], tf.int32)
                 vectors = tf.zeros(tf.concat([bags, sizes], 0))
             replace_output(result, vectors)
         replace_output(gather, rows)

@@ -121,10 +121,10 @@ class OneTable:
         return self._find([handle], [variable], [ids], initial=1)
 
     def _find(self, *lists, **attributes):
-        return self._wrappers.mx_rec_find(*(list(lists) + [[]] * (7 - len(lists))), **attributes)[0]
+        return self._wrappers.mx_rec_find(*(list(lists) + [[]] * (8 - len(lists))), **attributes)[0]
 
     def _read(self, *lists):
-        return self._wrappers.mx_rec_read(*(list(lists) + [[]] * (7 - len(lists))), M=1)[0]
+        return self._wrappers.mx_rec_read(*(list(lists) + [[]] * (8 - len(lists))), M=1).rows[0]
 
 
 def ops():
@@ -190,7 +190,7 @@ def update(rule, handles, offsets, grads, hyper, inverses=(), bags=((), (), ()),
     from mx_rec.ops.optimizers import optimizer_named
 
     return (ops or globals()["ops"]()).mx_rec_update(
-        handles, offsets, inverses, grads, *bags, columns, list(hyper), optimizer=optimizer_named(rule).place)
+        handles, offsets, inverses, grads, *bags, [], [], columns, list(hyper), optimizer=optimizer_named(rule).place)
 
 
 def update_rows(rule, handle, offsets, grad, *hyper):

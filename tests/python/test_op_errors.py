@@ -86,18 +86,18 @@ CALLS = {
     "MxRecIdOffset prepared of many": lambda o, a: o.mx_rec_id_offset(
         [a.handle] * 2, [a.ids] * 2, [a.offsets] * 2, [a.restore] * 2, create=1).offsets[1],
     "MxRecRead of many": lambda o, a: o.mx_rec_read(
-        [a.handle] * 2, [a.variable] * 2, [a.offsets] * 2, [a.restore] * 2, [], [], [], M=2)[1],
+        [a.handle] * 2, [a.variable] * 2, [a.offsets] * 2, [a.restore] * 2, [], [], [], [], M=2).rows[1],
     "MxRecRead whole": lambda o, a: o.mx_rec_read(
-        [a.handle] * 2, [a.variable] * 2, [a.offsets] * 2, [a.restore] * 2, [], [], [], M=1)[0],
+        [a.handle] * 2, [a.variable] * 2, [a.offsets] * 2, [a.restore] * 2, [], [], [], [], M=1).rows[0],
     "MxRecFind of many": lambda o, a: o.mx_rec_find(
-        [a.handle] * 2, [a.variable] * 2, [a.ids] * 2, [a.absent] * 2, [], [], [])[1],
+        [a.handle] * 2, [a.variable] * 2, [a.ids] * 2, [a.absent] * 2, [], [], [], [])[1],
     "MxRecReduceColumns": lambda o, a: o.mx_rec_reduce_columns(a.wide, a.restore, a.offsets, first=1, dim=DIM - 1),
     "MxRecRead bags of many": lambda o, a: o.mx_rec_read(
         [a.handle] * 2, [a.variable] * 2, [a.offsets] * 2, [a.restore] * 2, [a.ends] * 2, [a.weights] * 2,
-        [a.divisors] * 2, M=2)[1],
+        [a.divisors] * 2, [], M=2).rows[1],
     "MxRecFind bags of many": lambda o, a: o.mx_rec_find(
         [a.handle] * 2, [a.variable] * 2, [a.in_bags] * 2, [a.absent] * 2, [a.ends] * 2, [a.weights] * 2,
-        [a.divisors] * 2)[1],
+        [a.divisors] * 2, [])[1],
     "MxRecReadRows": lambda o, a: o.mx_rec_read_rows(
         a.handle, a.offsets, a.grad, [a.embedding, a.name], a.initial).rows,
     "MxRecWriteRows": lambda o, a: o.mx_rec_write_rows(

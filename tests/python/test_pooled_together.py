@@ -116,9 +116,9 @@ def test_a_group_of_evaluation_stays_one_op_in_a_modified_graph():
         vectors = sparse_lookup_pooled_many(tables, chosen, COMBINERS)
         others = sparse_lookup_pooled_many(tables, chosen, COMBINERS, is_train=False)
         clipped = sparse_lookup_pooled_many(tables, chosen, "mean", is_train=False, max_norm=0.4)
-        trained(run, source, tables, vectors, label, others + clipped, {EMBED_MANY: [3]}, {FIND_MANY: [3]})
+        trained(run, source, tables, vectors, label, others + clipped, {EMBED_MANY: [3]}, {FIND_MANY: [3, 3]})
 
-    cases.alike(script, moves=6, use_dynamic=True)
+    cases.alike(script, moves=9, use_dynamic=True)
 
 
 def test_lookups_of_one_verb_that_depend_on_each_other_are_not_joined():

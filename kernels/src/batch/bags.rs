@@ -1,5 +1,6 @@
 //! Which ids of a batch belong together: bags, whose rows are added up.
 
+use super::max_norm::MaxNorm;
 use crate::{Error, Result};
 use std::ops::Range;
 
@@ -20,6 +21,8 @@ pub struct Bags<'a> {
     /// What the sum of each bag is divided by, `(b)`; `None`: nothing. A bag whose divisor is 0
     /// gives zeros, and its gradient is zeros.
     pub divisors: Option<&'a [f32]>,
+    /// What the rows are scaled down to before they are added up; `None`: they are not.
+    pub max_norm: Option<MaxNorm<'a>>,
 }
 
 impl Bags<'_> {
@@ -44,6 +47,9 @@ impl Bags<'_> {
                 .with("ids", n));
         }
         expect("weights", self.weights, n)?;
+        if let Some(max_norm) = &self.max_norm {
+            max_norm.check()?;
+        }
         expect("divisors", self.divisors, self.len())
     }
 
@@ -118,6 +124,7 @@ mod tests {
             ends,
             weights: None,
             divisors: None,
+            max_norm: None,
         }
     }
 

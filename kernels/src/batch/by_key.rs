@@ -2,6 +2,7 @@
 
 use super::bags::Bags;
 use super::columns::Columns;
+use super::max_norm::MaxNorm;
 use super::pooling::divided;
 use super::restore::{out_of_range, shapes};
 use super::sums::{with_sum, RowSum, WithSum};
@@ -29,6 +30,7 @@ pub(crate) struct ByKey<'a> {
     bags: Vec<u32>,
     /// The weight of each occurrence; empty without.
     weights: Vec<f32>,
+    max_norm: Option<MaxNorm<'a>>,
     level: Level,
 }
 
@@ -56,15 +58,19 @@ impl<'a> ByKey<'a> {
     ///
     /// # Errors
     /// `InvalidArgument` for bags that are not those of the ids, an entry of `inverse` that is
-    /// neither -1 nor the number of a key, and for 2^31 ids or bags and more.
+    /// neither -1 nor the number of a key, for rows that are scaled down and are not one for each
+    /// key, and for 2^31 ids or bags and more.
     pub(crate) fn new(
         pool: &Pool,
         grads: Columns<'a>,
         inverse: &[i32],
-        bags: &Bags<'_>,
+        bags: &Bags<'a>,
         distinct: usize,
     ) -> Result<ByKey<'a>> {
         bags.check(inverse.len())?;
+        if let Some(max_norm) = &bags.max_norm {
+            max_norm.expect_rows(distinct, grads.dim())?;
+        }
         let most = inverse.len().max(bags.len());
         if i32::try_from(most).is_err() {
             return Err(
@@ -110,12 +116,14 @@ impl<'a> ByKey<'a> {
             ends: places.ends(),
             bags: of,
             weights,
+            max_norm: bags.max_norm,
             level: Level::detect(),
         })
     }
 
     /// The gradient of a key, `dim` floats, which may be put into `scratch (dim)`: the sum of those
-    /// of its bags, each times its weight, in order of occurrence; zeros if it has none.
+    /// of its bags, each times its weight, in order of occurrence, and through the scaling down of
+    /// its row; zeros if it has none.
     #[inline]
     pub(crate) fn gradient<'s>(&'s self, number: usize, scratch: &'s mut [f32]) -> &'s [f32] {
         let bags = match number {
@@ -124,8 +132,11 @@ impl<'a> ByKey<'a> {
         };
         let grad = |bag: u32| self.grads.of(bag, self.dim);
         match self.bags[bags.clone()] {
-            [] => scratch.fill(0.0),
-            [only] if self.weights.is_empty() => return grad(only),
+            [] => {
+                scratch.fill(0.0);
+                return scratch;
+            }
+            [only] if self.weights.is_empty() && self.max_norm.is_none() => return grad(only),
             ref of => self.level.run(Occurring {
                 grads: &self.grads,
                 dim: self.dim,
@@ -133,6 +144,9 @@ impl<'a> ByKey<'a> {
                 weights: self.weights.get(bags).unwrap_or(&[]),
                 out: scratch,
             }),
+        }
+        if let Some(max_norm) = &self.max_norm {
+            max_norm.gradient(self.level, number, scratch);
         }
         scratch
     }
@@ -187,12 +201,13 @@ impl WithSum for Occurring<'_> {
 /// `out (u, dim)`.
 ///
 /// A key's row is the sum over its ids, in the order in which they occur, of the gradient of the
-/// id's bag, divided by the bag's divisor and times the id's weight: the same bits for any pool. A
-/// row without ids is zeros, and entries of -1 are dropped.
+/// id's bag, divided by the bag's divisor and times the id's weight: the same bits for any pool.
+/// With a greatest norm it then goes through the scaling down of the row. A row without ids is
+/// zeros, and entries of -1 are dropped.
 ///
 /// # Errors
-/// `InvalidArgument` for a wrong length, bags that are not those of the ids, or an
-/// entry of `inverse` that is neither -1 nor a row.
+/// `InvalidArgument` for a wrong length, bags that are not those of the ids, rows with a greatest
+/// norm that are not one for each key, or an entry of `inverse` that is neither -1 nor a row.
 pub fn reduce_pooled(
     pool: &Pool,
     grads: Columns<'_>,

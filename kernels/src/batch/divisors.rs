@@ -120,6 +120,7 @@ mod tests {
             ends: &[2, 2, 5],
             weights: None,
             divisors: None,
+            max_norm: None,
         };
         let ids = Ids::I32(&[7, -1, 3, 3, 9]);
         let mut out = [9.0; 3];

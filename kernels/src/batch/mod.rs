@@ -16,6 +16,7 @@
 //! | `bags` | which ids are pooled, with their weights |
 //! | `pooling` | adds up the rows of every bag |
 //! | `by_key` | the gradient of every key from those of its bags |
+//! | `max_norm` | rows that are scaled down before they are added up |
 //! | `divisors` | what makes means of sums; the bags of sparse ids |
 //! | `sparse_bags` | sparse ids in any order, made bags |
 //! | `sums` | sums of rows, in registers where that is possible |
@@ -26,6 +27,7 @@ mod columns;
 pub(crate) mod distinct;
 mod divisors;
 mod grouped;
+mod max_norm;
 mod numbering;
 pub(crate) mod occurrences;
 pub(crate) mod pooling;
@@ -43,6 +45,7 @@ pub use bags::Bags;
 pub use by_key::reduce_pooled;
 pub use columns::Columns;
 pub use divisors::{bag_divisors, sparse_bag_ends, Divisor};
+pub use max_norm::MaxNorm;
 pub use pooling::{restore_pooled, weight_gradients};
 pub use reduce::{reduce, reduce_columns};
 pub(crate) use restore::out_of_range;

@@ -2,6 +2,7 @@
 
 use super::bags::Bags;
 use super::columns::Columns;
+use super::max_norm::{dot, scale_down};
 use super::restore::{out_of_range, shapes};
 use super::sums::{with_sum, RowSum, WithSum};
 use crate::mem::{rows_ahead, MOST_AHEAD};
@@ -55,8 +56,9 @@ pub(crate) fn parts<'o>(
     parts.into_iter().zip(outs).collect()
 }
 
-/// Writes the vectors of the bags of `range`: the rows of a bag are added in the order of its ids,
-/// beginning with 0, and the sum is divided by the bag's divisor.
+/// Writes the vectors of the bags of `range`: the rows of a bag are scaled down to the greatest
+/// norm and added in the order of its ids, beginning with 0, and the sum is divided by the bag's
+/// divisor.
 ///
 /// # Errors
 /// That of the first id for which `rows` gives one; `out` is then unspecified.
@@ -124,6 +126,8 @@ impl<R: RowSource> PoolBags<'_, R> {
         let size = rows_ahead(dim);
         let block = |start: usize| start.min(ids.end)..(start + size).min(ids.end);
         let mut scratch = vec![0.0; dim];
+        let norm = bags.max_norm.map(|max_norm| max_norm.norm);
+        let mut scaled = vec![0.0; norm.map_or(0, |_| dim)];
         // Of the block that is added and of the next one, in turns.
         let mut places = [[R::Place::default(); MOST_AHEAD]; 2];
         rows.early(block(ids.start));
@@ -147,8 +151,15 @@ impl<R: RowSource> PoolBags<'_, R> {
                 let stop = end.min(added.end);
                 let of_block = &places[turn][at - added.start..stop - added.start];
                 for (at, &place) in (at..stop).zip(of_block) {
-                    if let Some(row) = rows.row(at, place, &mut scratch) {
-                        add(&mut sum, row, at);
+                    let Some(row) = rows.row(at, place, &mut scratch) else {
+                        continue;
+                    };
+                    match norm {
+                        None => add(&mut sum, row, at),
+                        Some(norm) => {
+                            scale_down(&row[..dim], norm, &mut scaled);
+                            add(&mut sum, &scaled, at);
+                        }
                     }
                 }
                 at = stop;
@@ -208,8 +219,9 @@ impl RowSource for RestoredRows<'_> {
 /// Pools the rows of distinct keys: `rows (u, dim)`, `inverse (n)`, `out (b, dim)`; an entry of -1
 /// adds nothing.
 ///
-/// The vector of a bag is the sum of the rows of its ids, each times its weight, in the order of
-/// the ids, divided by the bag's divisor: the same bits for any pool.
+/// The vector of a bag is the sum of the rows of its ids, each scaled down to the greatest norm and
+/// times its weight, in the order of the ids, divided by the bag's divisor: the same bits for any
+/// pool.
 ///
 /// # Errors
 /// `InvalidArgument` for a wrong length, `dim == 0`, bags that are not those of the ids, or an
@@ -258,7 +270,7 @@ pub fn weight_gradients(
     let level = Level::detect();
     let work = parts.into_iter().zip(split_mut(out, 1, &ids)).collect();
     pool.try_each(work, |(range, out): (Range<usize>, &mut [f32])| {
-        let mut scratch = vec![0.0; dim];
+        let (mut scratch, mut scaled) = (vec![0.0; dim], vec![0.0; dim]);
         let start = bags.ids(&range).start;
         for bag in range {
             scratch.copy_from_slice(&grads[bag * dim..(bag + 1) * dim]);
@@ -269,7 +281,9 @@ pub fn weight_gradients(
                 let place = inverse[at];
                 out[at - start] = match usize::try_from(place) {
                     Ok(place) if place < distinct => level.run(Dot {
-                        one: &rows[place * dim..(place + 1) * dim],
+                        row: &rows[place * dim..(place + 1) * dim],
+                        norm: bags.max_norm.map(|max_norm| max_norm.norm),
+                        scaled: &mut scaled,
                         other: &scratch,
                     }),
                     _ if place == -1 => 0.0,
@@ -281,9 +295,11 @@ pub fn weight_gradients(
     })
 }
 
-/// The scalar product, of eight sums: the same bits at every level.
+/// The scalar product of a row, scaled down to the greatest norm, and another one.
 struct Dot<'a> {
-    one: &'a [f32],
+    row: &'a [f32],
+    norm: Option<f32>,
+    scaled: &'a mut [f32],
     other: &'a [f32],
 }
 
@@ -292,19 +308,13 @@ impl Vectorized for Dot<'_> {
 
     #[inline(always)]
     fn run(self) -> f32 {
-        let mut sums = [0.0_f32; 8];
-        let (ones, rest) = self.one.as_chunks::<8>();
-        let (others, other_rest) = self.other.as_chunks::<8>();
-        for (one, other) in ones.iter().zip(others) {
-            for ((sum, one), other) in sums.iter_mut().zip(one).zip(other) {
-                *sum += one * other;
+        match self.norm {
+            None => dot(self.row, self.other),
+            Some(norm) => {
+                scale_down(self.row, norm, self.scaled);
+                dot(self.scaled, self.other)
             }
         }
-        let mut sum = sums.iter().sum::<f32>();
-        for (one, other) in rest.iter().zip(other_rest) {
-            sum += one * other;
-        }
-        sum
     }
 }
 

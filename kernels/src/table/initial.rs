@@ -75,6 +75,7 @@ mod tests {
             ends: &[],
             weights: None,
             divisors: None,
+            max_norm: None,
         };
         let error = table.find_pooled(&pool, Ids::I64(&[]), &bags, absent, &mut []);
         assert!(error.is_err());

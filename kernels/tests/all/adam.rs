@@ -306,6 +306,7 @@ fn read_by_every_verb(table: &Arc<Table>, pool: &Pool, keys: &[i64]) -> Vec<Vec<
         ends: &ends,
         weights: None,
         divisors: None,
+        max_norm: None,
     };
     let rows = RowsOf {
         table,
@@ -354,7 +355,8 @@ fn read_by_every_verb(table: &Arc<Table>, pool: &Pool, keys: &[i64]) -> Vec<Vec<
         }),
         Box::new(|out| {
             let mut other = vec![0.0; n * DIM];
-            Table::embed_pooled_many(pool, &[pooled, pooled], vec![out, &mut other]).unwrap();
+            Table::embed_pooled_many(pool, &[pooled, pooled], vec![out, &mut other], Vec::new())
+                .unwrap();
         }),
         Box::new(|out| {
             let mut other = vec![0.0; n * DIM];

@@ -13,6 +13,7 @@ mod halves;
 mod halves_adam;
 mod hostile_files;
 mod hostile_records;
+mod max_norm;
 mod model;
 mod offsets;
 mod optimizers;

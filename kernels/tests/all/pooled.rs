@@ -176,6 +176,7 @@ fn expect_all_forms(batch: &Batch, threads: usize) {
         ends: &ends,
         weights: weights.as_deref(),
         divisors: None,
+        max_norm: None,
     };
     let by_hand = divisors(batch);
     if let (Some(divisor), Some(expected)) = (batch.divisor, &by_hand) {
@@ -313,6 +314,7 @@ fn expect_same_steps(batch: &Batch, threads: usize, optimizer: &dyn RowOptimizer
         ends: &ends,
         weights: weights.as_deref(),
         divisors: by_hand.as_deref(),
+        max_norm: None,
     };
     let tables = [table(dim), table(dim)];
     let grads = batch.floats(ends.len());
@@ -422,6 +424,7 @@ fn what_does_not_fit_is_refused_by_name_and_changes_nothing() {
         ends: &[1, 3],
         weights: None,
         divisors: None,
+        max_norm: None,
     };
     let adam = LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap();
     let grads = [1.0; 4];
@@ -524,6 +527,7 @@ fn a_key_that_went_is_dropped_and_a_replaced_table_is_an_error_that_can_be_repea
         ends: &[2, 4],
         weights: None,
         divisors: None,
+        max_norm: None,
     };
     let adam = LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap();
     let step = |(offsets, inverse): &(Vec<i64>, Vec<i32>)| {

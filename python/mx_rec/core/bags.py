@@ -1,6 +1,6 @@
 """The ops of pooled lookups: rows of the ids of a bag, added up without a tensor of all of them."""
 
-from typing import Any, NamedTuple, Optional, Tuple, Union
+from typing import Any, List, NamedTuple, Optional, Tuple, Union
 
 import tensorflow as tf
 
@@ -8,7 +8,7 @@ from mx_rec.constants.constants import PADDING_KEY
 from mx_rec.core.table import Table
 from mx_rec.edits.upstream import upstream
 from mx_rec.ops import library
-from mx_rec.ops.lookups import find_rows, mark_group, read_rows
+from mx_rec.ops.lookups import Bags, find_rows, mark_group, read_rows
 from mx_rec.state.table_variable import raw_tensor, row_shape
 
 # Numbers of the attribute combiner; a sum is divided by nothing.
@@ -44,10 +44,15 @@ class _Bags(NamedTuple):
     ends: tf.Tensor
     weights: tf.Tensor
     divisors: tf.Tensor
+    norms: List[tf.Tensor]
+
+    def of_member(self) -> Bags:
+        """Returns ends, weights and divisors as ops take them for many tables."""
+        return [self.ends], [self.weights], [self.divisors]
 
 
 def find_pooled(table: Table, ids: tf.Tensor, absent: Optional[tf.Tensor],
-                pooling: Pooling) -> Tuple[tf.Tensor, Optional[tf.Operation]]:
+                pooling: Pooling) -> tf.Tensor:
     """Adds the ops of a pooled lookup that makes no rows.
 
     Args:
@@ -57,27 +62,12 @@ def find_pooled(table: Table, ids: tf.Tensor, absent: Optional[tf.Tensor],
         pooling: How the rows are pooled.
 
     Returns:
-        The vectors of the bags; and the op that takes ids and that graph modification knows, None
-        where rows are scaled down.
+        The vectors of the bags.
     """
     bags = _bags(pooling, ids, ids)
-    if pooling.max_norm is not None:
-        return _find_clipped(table, ids, absent, pooling, bags), None
     found, = find_rows([table.handle], [row_shape(table.variable)], [ids], [absent],
-                       [[one] for one in bags])
-    return found, found.op
-
-
-def _find_clipped(table: Table, ids: tf.Tensor, absent: Optional[tf.Tensor], pooling: Pooling,
-                  bags: _Bags) -> tf.Tensor:
-    """Returns the vectors of bags whose rows have at most the greatest norm."""
-    keys, places = tf.unique(tf.reshape(ids, [-1]))
-    rows, = find_rows([table.handle], [row_shape(table.variable)], [keys], [absent])
-    places = tf.compat.v1.where(
-        tf.equal(tf.reshape(ids, [-1]), tf.constant(PADDING_KEY, ids.dtype)),
-        tf.fill(tf.shape(places), -1), places)
-    inverse = tf.reshape(places, tf.shape(ids))
-    return library().mx_rec_restore_pooled(_clipped(rows, pooling), inverse, *bags, name="pooled")
+                       bags.of_member(), norms=bags.norms)
+    return found
 
 
 def embed_pooled(table: Table, ids: tf.Tensor, resolved: Tuple[tf.Tensor, tf.Tensor],
@@ -104,15 +94,14 @@ def embed_pooled(table: Table, ids: tf.Tensor, resolved: Tuple[tf.Tensor, tf.Ten
     # Ids that a pipeline has resolved need not be computed in the step for this.
     bags = _bags(pooling, ids if is_counted else inverse, inverse)
     rows = None  # type: Optional[tf.Tensor]
-    if with_rows or pooling.has_weight_grad or pooling.max_norm is not None:
+    if with_rows or pooling.has_weight_grad:
         # Also the weights' gradient reads these rows, which the step may have changed by then.
         rows, = read_rows([table.handle], [like], [offsets], name="rows")
         used = rows if is_grad else tf.stop_gradient(rows)
-        pooled = library().mx_rec_restore_pooled(_clipped(used, pooling), inverse, *bags,
-                                                 name="pooled")
+        pooled = library().mx_rec_restore_pooled(used, inverse, *bags, name="pooled")
     else:
         pooled, = read_rows([table.handle], [like], [offsets], [inverse],
-                            [[one] for one in bags], name="pooled")
+                            bags.of_member(), norms=bags.norms, name="pooled")
         mark_group(pooled.op, group)
         pooled = pooled if is_grad else tf.stop_gradient(pooled)
     if absent is not None and is_counted:
@@ -131,8 +120,8 @@ def pool_rows(rows: tf.Tensor, places: tf.Tensor, pooling: Pooling) -> tf.Tensor
     Returns:
         The vectors of the bags.
     """
-    return library().mx_rec_restore_pooled(_clipped(rows, pooling), places,
-                                           *_bags(pooling, places, places), name="pooled")
+    return library().mx_rec_restore_pooled(rows, places, *_bags(pooling, places, places),
+                                           name="pooled")
 
 
 def may_be_trained(weights: tf.Tensor) -> bool:
@@ -170,14 +159,12 @@ def _bags(pooling: Pooling, ids: tf.Tensor, shaped: tf.Tensor) -> _Bags:
     if pooling.combiner != "sum":
         divisors = library().mx_rec_bag_divisors(
             ids, ends, weights, combiner=COMBINERS[pooling.combiner], name="divisors")
-    return _Bags(ends, weights, divisors)
+    return _Bags(ends, weights, divisors, norms_of(pooling.max_norm))
 
 
-def _clipped(rows: tf.Tensor, pooling: Pooling) -> tf.Tensor:
-    """Returns rows with at most the greatest norm."""
-    if pooling.max_norm is None:
-        return rows
-    return tf.clip_by_norm(rows, pooling.max_norm, axes=[1], name="clipped")
+def norms_of(max_norm: Optional[float]) -> List[tf.Tensor]:
+    """Returns what ops take as the greatest norm of the rows of a table: nothing for any norm."""
+    return [] if max_norm is None else [tf.constant(max_norm, tf.float32, name="max_norm")]
 
 
 def _default(ids: tf.Tensor, inverse: tf.Tensor, absent: tf.Tensor, bags: _Bags) -> tf.Tensor:

@@ -361,13 +361,10 @@ def _build(request: LookupRequest, modify_graph: bool, group: str) -> tf.Tensor:
             return look_up_shared([request], [ids], modify_graph)[0]
         if not request.is_train:
             if request.pooling is not None:
-                found, finder = find_pooled(table, ids, request.absent, request.pooling)
-                if finder is not None:
-                    mark_movable(finder, modify_graph)
-                    mark_group(finder, group)
-                return tf.stop_gradient(found)
-            found, = find_rows([table.handle], [row_shape(table.variable)], [ids],
-                               [request.absent])
+                found = find_pooled(table, ids, request.absent, request.pooling)
+            else:
+                found, = find_rows([table.handle], [row_shape(table.variable)], [ids],
+                                   [request.absent])
             mark_movable(found.op, modify_graph)
             mark_group(found.op, group)
             return tf.stop_gradient(found)

@@ -65,7 +65,8 @@ def sparse_lookup_pooled(hashtable: Table, ids: _Ids, combiner: str = "sum",
         is_grad: Whether the rows have gradients.
         serving_default_value: As of `sparse_lookup`; weights and divisors apply to it.
         max_norm: If not None, every row whose l2 norm is greater is scaled down to it before it is
-            added; not together with `serving_default_value`.
+            added, as tf.clip_by_norm does to rounding; not together with
+            `serving_default_value`.
         is_weight_grad: Whether the weights have gradients, which takes a tensor of the distinct
             rows. None is True in training for weights that are computed from variables.
 
@@ -109,8 +110,7 @@ def sparse_lookup_pooled_many(hashtables: Sequence[Table], ids: Sequence[_Ids],
     first run of the graph they come to share ops for all tables: in training one that resolves the
     keys, one that reads the rows and one that updates them, in evaluation one that finds and reads
     rows (docs/graph-modification.md). If a batch fails in them, as one that exceeds the rows of its
-    table, no table gets a row. The reading of rows that are scaled down, or whose weights have
-    gradients, has ops of its own.
+    table, no table gets a row. The reading of rows whose weights have gradients has ops of its own.
 
     Args:
         hashtables: The tables; one may come several times.

@@ -4,7 +4,7 @@ import collections
 import contextlib
 import re
 from collections import OrderedDict
-from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Set
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Sequence, Set
 
 import tensorflow as tf
 
@@ -51,35 +51,39 @@ def replace_output(old: tf.Operation, value: tf.Tensor) -> None:
     move_each([output], [value])
 
 
-def replace_waiting(old: tf.Operation, new: Optional[tf.Operation]) -> None:
+def replace_waiting(old: tf.Operation, new: Optional[tf.Operation],
+                    replaced: Sequence[tf.Operation] = ()) -> None:
     """Makes the ops that wait for `old` wait for `new`, or for nothing.
 
     Args:
         old: An op.
         new: Another op; None: nothing is waited for.
+        replaced: Ops that do not wait for `new`.
     """
     # pylint: disable=protected-access
     for waiting in list(old._control_outputs):
         if waiting is new:
             continue
         others = [op for op in waiting.control_inputs if op is not old]
-        if new is not None and new not in others:
+        if new is not None and new not in others and waiting not in replaced:
             others.append(new)
         waiting._remove_all_control_inputs()
         waiting._add_control_inputs(others)
 
 
-def replace_change(old: tf.Operation, new: tf.Operation, is_alone: bool = True) -> None:
+def replace_change(old: tf.Operation, new: tf.Operation,
+                   replaced: Sequence[tf.Operation] = ()) -> None:
     """Puts an op in the place of one that changes a variable.
 
     Args:
         old: The op.
         new: The op that changes the table.
-        is_alone: Whether it does no more than `old`: it then runs where a run asks for that.
+        replaced: All ops in whose place it is. If there are others than `old`, which do not wait
+            for it, it does not run where a run asks for `old` alone.
     """
-    replace_waiting(old, new)
+    replace_waiting(old, new, replaced)
     _note(old, new)
-    if is_alone:
+    if len(replaced) < 2:
         setattr(old, _INSTEAD, new)
 
 

@@ -238,11 +238,10 @@ class Cut:
         elif node.op == _RESTORE:
             replaced = self._restored_of(node, op)
         elif node.op == _RESTORE_POOLED:
-            ends, has_weights, has_divisors = self._bags_of(op, 2)
+            ends, given = self._bags_of(op, 2)
             replaced = Replaced(
                 node, [], [self._input_of(op, 0), self._ids_of(op, 1)] + ends,
-                plain_pool.restore_pooled(has_weights, has_divisors,
-                                          _key_work_of(op.inputs[1]) is not None))
+                plain_pool.restore_pooled(given, _key_work_of(op.inputs[1]) is not None))
         elif node.op in _ENDS:
             sources = [self._input_of(op, place) for place in range(len(op.inputs))]
             if node.op == "MxRecBagEnds":
@@ -252,9 +251,9 @@ class Cut:
             replaced = Replaced(node, [], [self._input_of(op, 0), self._ids_of(op, 1)],
                                 plain_pool.weights)
         elif node.op == _DIVISORS:
-            ends, has_weights, _ = self._bags_of(op, 1)
+            ends, given = self._bags_of(op, 1)
             replaced = Replaced(node, [], [self._ids_of(op, 0)] + ends,
-                                plain_pool.divisors(op.get_attr("combiner"), has_weights))
+                                plain_pool.divisors(op.get_attr("combiner"), given.weights))
         elif node.op == _SPARSE_BAGS:
             replaced = self._sparse_bags_of(node, op)
         elif node.op == _CHECKED:
@@ -288,10 +287,9 @@ class Cut:
             uses.append(self._use_of(op, member))
             sources.append(self._input_of(op, 2 * members + member))
             if bags:
-                ends, has_weights, has_divisors = self._bags_of(
-                    op, 3 * members + absents + member, members)
+                ends, of_bags = self._bags_of(op, 3 * members + absents + member, members)
                 sources += ends
-                given.append((has_weights, has_divisors, bool(absent)))
+                given.append((of_bags, bool(absent)))
             sources += absent
             has_absent.append(bool(absent))
         made = plain_pool.find_pooled_many(given) if bags else finding(has_absent)
@@ -311,9 +309,9 @@ class Cut:
             uses.append(self._trained_use_of(node, *work))
             sources.append(self._ids_of_work(*work))
             if bags:
-                ends, has_weights, has_divisors = self._bags_of(op, 4 * members + member, members)
+                ends, of_bags = self._bags_of(op, 4 * members + member, members)
                 sources += ends
-                given.append((has_weights, has_divisors, False))
+                given.append((of_bags, False))
         if bags:
             return Replaced(node, uses, sources, plain_pool.find_pooled_many(given))
         if not inverses:
@@ -362,15 +360,15 @@ class Cut:
         return [] if rows == 0 else [source._replace(shape=tf.TensorShape([rows, None]))]
 
     def _bags_of(self, op: tf.Operation, start: int,
-                 step: int = 1) -> Tuple[List[Source], bool, bool]:
-        """Returns ends, and weights and divisors if there are any, and whether there are."""
+                 step: int = 1) -> Tuple[List[Source], plain_pool.Given]:
+        """Returns ends, and what else there is of bags, and what that is."""
         sources, given = [self._input_of(op, start)], []
-        for place in (start + step, start + 2 * step):
+        for place in (start + step, start + 2 * step, start + 3 * step):
             is_input = place < len(op.inputs)
             given.append(is_input and op.inputs[place].shape.num_elements() != 0)
             if given[-1]:
                 sources.append(self._input_of(op, place))
-        return sources, given[0], given[1]
+        return sources, plain_pool.Given(*given)
 
     def _ids_of(self, op: tf.Operation, place: int) -> Source:
         """Returns an input of an op; the ids, if it is the inverse of what a table resolves."""

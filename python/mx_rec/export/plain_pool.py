@@ -4,7 +4,7 @@ Sums have the bits of the plugin's: tf.math.unsorted_segment_sum adds the rows o
 of its ids, beginning with 0, on CPUs.
 """
 
-from typing import List, Optional, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Tuple
 
 import tensorflow as tf
 
@@ -13,6 +13,24 @@ from mx_rec.export.plain_lookup import Make, OpenTable, find_rows
 
 # The attribute combiner of MxRecBagDivisors.
 _ROOT = 2
+
+
+class Given(NamedTuple):
+    """What there is of the bags of a lookup beside their ends.
+
+    Attributes:
+        weights: Whether there are weights of ids.
+        divisors: Whether there are divisors of bags.
+        norm: Whether rows have a greatest norm.
+    """
+
+    weights: bool
+    divisors: bool
+    norm: bool
+
+    def read(self, sources: Iterator[tf.Tensor]) -> List[Optional[tf.Tensor]]:
+        """Takes these from sources; returns weights, divisors and norm, None for what is not."""
+        return [next(sources) if is_there else None for is_there in self]
 
 
 def dense_ends(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
@@ -157,37 +175,35 @@ def divisors(combiner: int, has_weights: bool) -> Make:
     return make
 
 
-def find_pooled_many(given_of_each: List[Tuple[bool, bool, bool]]) -> Make:
+def find_pooled_many(given_of_each: List[Tuple[Given, bool]]) -> Make:
     """Returns what makes pooled lookups of several tables.
 
     Args:
-        given_of_each: For each table whether there are weights, divisors and rows of absent ids.
-            Its sources are ids, ends, and what there is of these; those of the tables follow one
-            another.
+        given_of_each: For each table what there is of its bags, and whether there are rows of
+            absent ids. Its sources are ids, ends, and what there is of these; those of the tables
+            follow one another.
     """
 
     def make(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
         given = iter(sources)
         results = []
-        for table, (has_weights, has_divisors, has_absent) in zip(tables, given_of_each):
+        for table, (of_bags, has_absent) in zip(tables, given_of_each):
             ids, ends = next(given), next(given)
-            of_ids = next(given) if has_weights else None
-            of_bags = next(given) if has_divisors else None
+            described = of_bags.read(given)
             rows, counts = find_rows(ids, next(given) if has_absent else None, table)
-            results.append(_pool(rows, counts, ends, of_ids, of_bags, table.plain.dim))
+            results.append(_pool(rows, counts, ends, described, table.plain.dim))
         return results
 
     return make
 
 
-def restore_pooled(has_weights: bool, has_divisors: bool, by_ids: bool) -> Make:
+def restore_pooled(of_bags: Given, by_ids: bool) -> Make:
     """Returns what pools rows of distinct keys.
 
-    Its sources are the rows, the inverse, the ends, and what there is of weights and divisors.
+    Its sources are the rows, the inverse, the ends, and what else there is of the bags.
 
     Args:
-        has_weights: Whether there are weights.
-        has_divisors: Whether there are divisors.
+        of_bags: What there is.
         by_ids: Whether the second source are ids, whose inverse is to be computed.
     """
 
@@ -195,8 +211,7 @@ def restore_pooled(has_weights: bool, has_divisors: bool, by_ids: bool) -> Make:
         del tables
         given = iter(sources)
         rows, inverse, ends = next(given), tf.reshape(next(given), [-1]), next(given)
-        of_ids = next(given) if has_weights else None
-        of_bags = next(given) if has_divisors else None
+        described = of_bags.read(given)
         if by_ids:
             inverse = _places(inverse)
         dim = tf.compat.dimension_value(rows.shape[1])
@@ -206,7 +221,7 @@ def restore_pooled(has_weights: bool, has_divisors: bool, by_ids: bool) -> Make:
         rows = tf.concat([rows, tf.zeros(tf.stack([missing, dim]))], 0)
         counts = tf.not_equal(inverse, -1)
         places = tf.compat.v1.where(counts, inverse, tf.zeros_like(inverse))
-        return [_pool(tf.gather(rows, places), counts, ends, of_ids, of_bags, dim)]
+        return [_pool(tf.gather(rows, places), counts, ends, described, dim)]
 
     return make
 
@@ -230,18 +245,20 @@ def _places(ids: tf.Tensor) -> tf.Tensor:
     return tf.scatter_nd(at, places + 1, tf.shape(ids, out_type=tf.int64)) - 1
 
 
-def _pool(rows: tf.Tensor, counts: tf.Tensor, ends: tf.Tensor, of_ids: Optional[tf.Tensor],
-          of_bags: Optional[tf.Tensor], dim: int) -> tf.Tensor:
+def _pool(rows: tf.Tensor, counts: tf.Tensor, ends: tf.Tensor,
+          described: List[Optional[tf.Tensor]], dim: int) -> tf.Tensor:
     """Returns the vectors of bags, float32 (shape of ends, dim).
 
     Args:
         rows: float32 (number of ids, dim).
         counts: bool (number of ids), whether the row of an id is added.
         ends: Where the bags end, int64.
-        of_ids: Weights, or None.
-        of_bags: Divisors, or None.
+        described: Weights, divisors and the greatest norm of a row, each None if there is none.
         dim: Floats of a row.
     """
+    of_ids, of_bags, norm = described
+    if norm is not None:
+        rows = tf.clip_by_norm(rows, norm, axes=[1])
     if of_ids is not None:
         rows = rows * tf.reshape(of_ids, [-1, 1])
     total = _sum(rows, counts, ends)

@@ -109,7 +109,7 @@ def _pooled(several: Sequence[_Rows]) -> List[tf.Tensor]:
         if first.type == READ:
             return read_rows(*lists.values(), bags, name=FUSED_NAME)
         return [library().mx_rec_restore_pooled(*[one for one, in lists.values()],
-                                                *[one for one, in bags], name=FUSED_NAME)]
+                                                *[one for one, in bags], [], name=FUSED_NAME)]
 
 
 def _sums(rows: _Rows, pooled: tf.Tensor) -> List[Tuple[tf.Operation, tf.Tensor]]:
@@ -167,8 +167,8 @@ def _replace_gradient(rows: _Rows, reader_of_bags: tf.Operation, tensor: tf.Tens
         reader = rows.graph.get_operation_by_name(name)
         with in_place_of(rows.graph, reader), tf.control_dependencies(waits):
             reduced = library().mx_rec_reduce_pooled(
-                of_bags, reader.inputs[1], rows.ends, rows.weights, rows.none, reader.inputs[2],
-                name=FUSED_NAME)
+                of_bags, reader.inputs[1], rows.ends, rows.weights, rows.none, [], [],
+                reader.inputs[2], name=FUSED_NAME)
         replace_each(reader, [reduced])
 
 

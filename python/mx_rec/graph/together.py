@@ -20,7 +20,7 @@ from mx_rec.ops.shapes import list_lengths, lists_of
 _OUTPUT_LISTS = {ID_OFFSET: 2, FIND: 1}
 
 # The number attributes of lists that are as long as there are tables, or empty.
-_LENGTHS = ("N", "P", "A", "B")
+_LENGTHS = ("N", "P", "A", "B", "L")
 
 # The attributes that ops have in common which are joined, by their type.
 _ATTRIBUTES = {ID_OFFSET: ("T", "create", "limit"), FIND: ("T",), READ: ()}
@@ -94,6 +94,7 @@ class Together:
             given["absent"] = [tensor for lists in every for tensor in
                                lists["absent"] or [None] * len(lists["handles"])]
         with in_place_of(self._graph, first):
+            _fill_norms(every, given)
             made = _made(first, given, "together")
         if first.type in _OUTPUT_LISTS:
             _set_movable(made[0].op, _is_movable(first))
@@ -103,7 +104,7 @@ class Together:
             own = op.get_attr("N")
             _set_movable(op, False)
             values.append([tensor for begin in range(at, len(made), members)
-                           for tensor in made[begin:begin + own]])
+                           for tensor in made[begin:begin + own]][:len(op.outputs)])
             at += own
         replace_ops(together, values)
         return made[0].op
@@ -139,6 +140,7 @@ def apart(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
 def _made(op: tf.Operation, given: Dict[str, List[tf.Tensor]], name: str) -> List[tf.Tensor]:
     """Adds an op that does for some tables what another one does; returns its outputs."""
     bags = [given.get(part, []) for part in ("ends", "weights", "divisors")]
+    norms = given.get("norms", [])
     if op.type == ID_OFFSET:
         prepared = Resolved(given["prepared_offsets"], given["prepared_inverse"])
         found = resolve(given["handles"], given["ids"], prepared if prepared.offsets else None,
@@ -146,9 +148,18 @@ def _made(op: tf.Operation, given: Dict[str, List[tf.Tensor]], name: str) -> Lis
         return found.offsets + found.inverse
     if op.type == FIND:
         return find_rows(given["handles"], given["variables"], given["ids"], given["absent"], bags,
-                         name=name)
-    return read_rows(given["handles"], given["variables"], given["offsets"], given["inverse"],
-                     bags, name=name)
+                         norms=norms, name=name)
+    return list(read_rows(given["handles"], given["variables"], given["offsets"],
+                          given["inverse"], bags, norms=norms, name=name)[0].op.outputs)
+
+
+def _fill_norms(every: Sequence[Dict[str, List[tf.Tensor]]],
+                given: Dict[str, List[tf.Tensor]]) -> None:
+    """Gives lookups that are joined with others whose rows have a greatest norm none."""
+    if given.get("norms"):
+        none = tf.zeros([0], name="none")
+        given["norms"] = [tensor for lists in every for tensor in
+                          lists["norms"] or [none] * len(lists["handles"])]
 
 
 def _can_join(op: tf.Operation) -> bool:
@@ -161,7 +172,8 @@ def _can_join(op: tf.Operation) -> bool:
 
 def _form(op: tf.Operation) -> Tuple[Any, ...]:
     """What ops have in common of which one can be made."""
-    lengths = tuple(length > 0 for name, length in list_lengths(op).items() if name != "A")
+    lengths = tuple(length > 0 for name, length in list_lengths(op).items()
+                    if name not in ("A", "L"))
     attributes = tuple(op.get_attr(name) for name in _ATTRIBUTES[op.type])
     return (op.type, op.device, lengths, _is_movable(op)) + attributes
 

@@ -85,8 +85,9 @@ class Updating:
         with in_place_of(first, waits, [op.name for op in ops], first.name, first.device):
             bags = []  # type: List[Tuple[tf.Tensor, ...]]
             if any(part.bags for part in parts):
-                none = (tf.zeros([0], tf.int64), tf.zeros([0]), tf.zeros([0]))
-                bags = list(zip(*[part.bags or none for part in parts]))
+                none = [tf.zeros([0], tf.int64), tf.zeros([0]), tf.zeros([0]), tf.zeros([0]),
+                        tf.zeros([0, 0])][:max(len(part.bags) for part in parts)]
+                bags = list(zip(*[list(part.bags) + none[len(part.bags):] for part in parts]))
             made = update(
                 OptimizerStep(optimizer_of(first), list(first.inputs)[-first.get_attr("H"):]),
                 Gradients([part.handle for part in parts], [part.offsets for part in parts],

@@ -47,7 +47,8 @@ def _read_gradient(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
     Args:
         op: The forward op.
         *grads: Gradients of the rows, of the distinct ones (u, dim), of ids or bags (s..., dim), or
-            of all members side by side (s..., width), float32.
+            of all members side by side (s..., width), float32. Those of rows that are kept for
+            gradients count for nothing.
 
     Returns:
         For each variable IndexedSlices(values (u, dim) float32, summed over the ids or bags of each
@@ -61,17 +62,19 @@ def _read_gradient(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
     given = lists_of(op)
     offsets, inverses = given["offsets"], given["inverse"]
     bags = list(zip(given["ends"], given["weights"], given["divisors"]))
-    if len(op.outputs) != len(offsets):
+    if op.get_attr("M") != len(offsets):
         return _of_variables(op, _slices_of_whole(op, grads[0], given))
     slices = []  # type: List[Optional[tf.IndexedSlices]]
-    for at, (rows, grad) in enumerate(zip(op.outputs, grads)):
+    norms, kept = given["norms"], op.outputs[len(offsets):]
+    for at, (rows, grad) in enumerate(list(zip(op.outputs, grads))[:len(offsets)]):
         # In the place of gradients that there are not, TensorFlow gives zeros.
         if grad is None or len(offsets) > 1 and _is_zeros_like(grad, rows):
             slices.append(None)
             continue
         grad = _as_tensor(grad)
         if bags:
-            grad = library().mx_rec_reduce_pooled(grad, inverses[at], *bags[at], offsets[at])
+            grad = library().mx_rec_reduce_pooled(grad, inverses[at], *bags[at],
+                                                  norms[at:at + 1], kept[at:at + 1], offsets[at])
         elif inverses:
             grad = library().mx_rec_reduce(grad, inverses[at], offsets[at])
         slices.append(_slices(op, grad, offsets[at]))

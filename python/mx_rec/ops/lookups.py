@@ -82,7 +82,8 @@ def prepare(handles: Sequence[tf.Tensor], ids: Sequence[tf.Tensor], limit: int =
 
 def read_rows(handles: Sequence[tf.Tensor], variables: Sequence[tf.Tensor],
          offsets: Sequence[tf.Tensor], inverse: Sequence[tf.Tensor] = (), bags: Bags = NO_BAGS,
-         is_whole: bool = False, name: str = "embedding") -> List[tf.Tensor]:
+         is_whole: bool = False, norms: Sequence[tf.Tensor] = (),
+         name: str = "embedding") -> List[tf.Tensor]:
     """Adds the op that reads rows by offset.
 
     Args:
@@ -93,19 +94,22 @@ def read_rows(handles: Sequence[tf.Tensor], variables: Sequence[tf.Tensor],
             distinct keys are read.
         bags: Of pooled lookups.
         is_whole: Whether the rows of all tables are one tensor, side by side.
+        norms: Of pooled lookups, for each the greatest norm of its rows, a float32 scalar, or no
+            float; empty for any norm. The op then gives the distinct rows as well.
         name: Name of the op.
 
     Returns:
         For each table its rows; the one tensor of all.
     """
     return list(library().mx_rec_read(
-        list(handles), list(variables), list(offsets), list(inverse), *map(list, bags),
-        M=1 if is_whole else len(handles), name=name))
+        list(handles), list(variables), list(offsets), list(inverse),
+        *map(list, list(bags) + [norms]), M=1 if is_whole else len(handles), name=name).rows)
 
 
 def find_rows(handles: Sequence[tf.Tensor], variables: Sequence[tf.Tensor],
               ids: Sequence[tf.Tensor], absent: Sequence[Optional[tf.Tensor]] = (),
-              bags: Bags = NO_BAGS, initial: bool = False, name: str = "find") -> List[tf.Tensor]:
+              bags: Bags = NO_BAGS, initial: bool = False, norms: Sequence[tf.Tensor] = (),
+              name: str = "find") -> List[tf.Tensor]:
     """Adds the op that reads rows by key and makes none.
 
     Args:
@@ -116,6 +120,7 @@ def find_rows(handles: Sequence[tf.Tensor], variables: Sequence[tf.Tensor],
             for zeros everywhere.
         bags: Of pooled lookups.
         initial: Whether ids without a row get what their row would start with.
+        norms: As of `read_rows`.
         name: Name of the op.
 
     Returns:
@@ -126,7 +131,8 @@ def find_rows(handles: Sequence[tf.Tensor], variables: Sequence[tf.Tensor],
         given = [_no_rows(variable) if rows is None else rows
                  for rows, variable in zip(absent, variables)]
     return list(library().mx_rec_find(list(handles), list(variables), list(ids), given,
-                                      *map(list, bags), initial=int(initial), name=name))
+                                      *map(list, list(bags) + [norms]), initial=int(initial),
+                                      name=name))
 
 
 def _no_rows(variable: tf.Tensor) -> tf.Tensor:

@@ -100,6 +100,10 @@ class Optimizer(NamedTuple):
         return OptimizerStep(self, [numbers[name] for name in names])
 
 
+# Ends, weights, divisors, norms and rows.
+_LISTS_OF_BAGS = 5
+
+
 class OptimizerStep(NamedTuple):
     """One step of an optimizer.
 
@@ -120,8 +124,9 @@ class Gradients(NamedTuple):
         offsets: int64 (u), the rows.
         grads: float32, the gradients of the rows (u, dim), or those of what is read by `inverses`.
         inverses: int32, for each id its place among the offsets; empty if gradients are of rows.
-        bags: int64 ends, float32 weights and float32 divisors of bags, each for all members; empty
-            if no member is pooled.
+        bags: int64 ends, float32 weights and float32 divisors of bags, each for all members, and
+            where some have a greatest norm of their rows, these norms and the rows; empty if no
+            member is pooled.
         columns: int32 (members), the first column of each gradient that is a member's own, -1 if
             all are; empty, or one tensor.
     """
@@ -169,10 +174,11 @@ def update(step: OptimizerStep, gradients: Gradients, name: Optional[str] = None
     Returns:
         The op.
     """
-    ends, weights, divisors = [list(part) for part in gradients.bags or ((), (), ())]
+    bags = [list(part) for part in gradients.bags]
+    bags += [[] for _ in range(_LISTS_OF_BAGS - len(bags))]
     return library().mx_rec_update(
         list(gradients.handles), list(gradients.offsets), list(gradients.inverses),
-        list(gradients.grads), ends, weights, divisors, list(gradients.columns), step.hyper,
+        list(gradients.grads), *(bags + [list(gradients.columns), step.hyper]),
         optimizer=step.optimizer.place, name=name).op
 
 
@@ -182,9 +188,8 @@ def gradients_of(op: tf.Operation) -> Gradients:
     Args:
         op: An op of the type UPDATE.
     """
-    handles, offsets, inverses, grads, ends, weights, divisors, columns, _ = lists_of(op).values()
-    return Gradients(handles, offsets, grads, inverses, (ends, weights, divisors) if ends else (),
-                     columns)
+    handles, offsets, inverses, grads, *bags, columns, _ = lists_of(op).values()
+    return Gradients(handles, offsets, grads, inverses, [one for one in bags if one], columns)
 
 
 def _all() -> "OrderedDict[str, Optimizer]":

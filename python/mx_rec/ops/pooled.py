@@ -16,7 +16,7 @@ def is_given(described: tf.Tensor) -> bool:
 
 
 def restore_pooled_gradient(op: tf.Operation, grad: tf.Tensor) -> _Gradients:
-    """Gradient of MxRecRestorePooled (rows, inverse, ends, weights, divisors -> pooled).
+    """Gradient of MxRecRestorePooled (rows, inverse, ends, weights, divisors, norms -> pooled).
 
     Args:
         op: The forward op.
@@ -26,18 +26,20 @@ def restore_pooled_gradient(op: tf.Operation, grad: tf.Tensor) -> _Gradients:
         The gradients of rows (u, dim), and of weights and divisors where there are any.
     """
     grad = tf.convert_to_tensor(grad)
-    rows, inverse, ends, weights, divisors = op.inputs
+    rows, inverse, ends, weights, divisors, *norms = op.inputs
     counted = offsets_of_rows(rows)
     if counted is None:
         counted = tf.range(tf.shape(rows, out_type=tf.int64)[0])
     of_weights = of_divisors = None  # type: Optional[tf.Tensor]
     if is_given(weights):
-        of_weights = library().mx_rec_pooled_weight_gradient(grad, rows, inverse, ends, divisors)
+        of_weights = library().mx_rec_pooled_weight_gradient(grad, rows, inverse, ends,
+                                                             divisors, norms)
     if is_given(divisors):
         products = tf.reduce_sum(grad * op.outputs[0], -1)
         of_divisors = tf.negative(tf.math.divide_no_nan(products, divisors))
-    summed = library().mx_rec_reduce_pooled(grad, inverse, ends, weights, divisors, counted)
-    return [summed, None, None, of_weights, of_divisors]
+    summed = library().mx_rec_reduce_pooled(grad, inverse, ends, weights, divisors, norms,
+                                            [rows] if norms else [], counted)
+    return [summed, None, None, of_weights, of_divisors] + [None] * len(norms)
 
 
 def weights_gradient(op: tf.Operation, grad: tf.Tensor) -> _Gradients:

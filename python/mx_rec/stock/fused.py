@@ -7,7 +7,8 @@ does its work. Any other chain is left as it is, and the update takes its result
 
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
-from mx_rec.stock.nodes import Nodes, Output
+from mx_rec.stock.max_norm import Clipped, clipped_rows, is_alone, is_gradient
+from mx_rec.stock.nodes import Nodes, Output, shape_of
 from mx_rec.stock.updates import Step
 from mx_rec.stock.values import affine_value, constant_int
 
@@ -27,6 +28,9 @@ class Bags(NamedTuple):
         combiner: "sum", "mean" or "sqrtn".
         sparse: The sparse ids: indices, values and shape.
         leaves_out: Whether negative ids among them are left out.
+        pool: Name of the op that pools rows.
+        max_norm: What rows are scaled down to before, None if they are not.
+        of_rows: The gradient of rows that are scaled down, None if they are not.
     """
 
     result: str
@@ -34,6 +38,29 @@ class Bags(NamedTuple):
     combiner: str
     sparse: Tuple[Output, Output, Output]
     leaves_out: bool
+    pool: str
+    max_norm: Optional[float]
+    of_rows: Optional[Output]
+
+
+class Pooled(NamedTuple):
+    """The vectors of bags.
+
+    Attributes:
+        result: The op that gives them.
+        fill: Name of the SparseFillEmptyRows that they are of.
+        combiner: "sum", "mean" or "sqrtn".
+        segments: The tensor that tells which bag the row of an id is of.
+        pool: Name of the op that pools rows.
+        clipped: The rows, if they are scaled down before.
+    """
+
+    result: Any
+    fill: str
+    combiner: str
+    segments: Output
+    pool: str
+    clipped: Optional[Clipped]
 
 
 class Piece(NamedTuple):
@@ -66,7 +93,7 @@ def pieces_of(nodes: Nodes, step: Step, gathers: Sequence[Any]) -> Optional[List
         return None
     pieces = []  # type: List[Piece]
     for gather, ids, value in _gradients(nodes, step, gathers) or ():
-        piece = _piece(nodes, gather, ids, value)
+        piece = _piece(nodes, gather, ids, value, step)
         if piece is None:
             return None
         pieces.append(piece)
@@ -101,8 +128,8 @@ def _gradients(nodes: Nodes, step: Step,
     elif step.sums:
         values, rows = _parts(nodes, step.grad), _parts(nodes, step.indices)
     else:
-        unique = _behind(nodes, step.indices)
-        summed = _behind(nodes, step.grad)
+        unique = nodes.behind(step.indices)
+        summed = nodes.behind(step.grad)
         if not _is(nodes, unique, ("Unique",), 0) \
                 or not _is(nodes, summed, ("UnsortedSegmentSum",), 0):
             return None
@@ -114,10 +141,10 @@ def _gradients(nodes: Nodes, step: Step,
         return None
     by_ids = {}  # type: Any
     for gather in gathers:
-        by_ids.setdefault(_behind(nodes, nodes.inputs[gather.name][1]), []).append(gather)
+        by_ids.setdefault(nodes.behind(nodes.inputs[gather.name][1]), []).append(gather)
     found = []  # type: List[Tuple[Any, Output, Output]]
     for value, row in zip(values, rows):
-        ids = _behind(nodes, row, _PASS + ("Reshape",))
+        ids = nodes.behind(row, _PASS + ("Reshape",))
         # Of two gathers by one tensor it does not show which one a gradient is of.
         if len(by_ids.get(ids, ())) != 1:
             return None
@@ -125,53 +152,71 @@ def _gradients(nodes: Nodes, step: Step,
     return found
 
 
-def _piece(nodes: Nodes, gather: Any, ids: Output, value: Output) -> Optional[Piece]:
+def _piece(nodes: Nodes, gather: Any, ids: Output, value: Output, step: Step) -> Optional[Piece]:
     """Returns a lookup and its gradient; `value` is what is added to rows."""
-    shaped = _behind(nodes, value)
+    shaped = nodes.behind(value)
     if not _is(nodes, shaped, ("Reshape",), 0):
         return None
-    grad = _behind(nodes, nodes.inputs[shaped[0]][0])
+    grad = nodes.behind(nodes.inputs[shaped[0]][0])
     if not _is(nodes, ids, ("Unique",), 0):
         return Piece(gather.name, grad, None)
-    return _pooled(nodes, gather, ids[0], grad)
+    return _pooled(nodes, gather, ids[0], grad, step)
 
 
-def _pooled(nodes: Nodes, gather: Any, unique: str, grad: Output) -> Optional[Piece]:
+def _pooled(nodes: Nodes, gather: Any, unique: str, grad: Output,
+            step: Step) -> Optional[Piece]:
     """Returns a pooled lookup of distinct ids, given the gradient of their rows."""
     found = pooling_of(nodes, gather, unique)
     if found is None:
         # The ids of an ordinary lookup may be distinct, too.
         return None
-    result, fill, combiner, segments = found
-    made = nodes.by_name[grad[0]]
-    inputs = nodes.inputs[made.name]
-    if made.op in _GRADIENTS:
-        if _GRADIENTS[made.op] != combiner or inputs[1] != (unique, 1) \
-                or _behind(nodes, inputs[2]) != segments:
+    max_norm = of_rows = None
+    if found.clipped is not None:
+        max_norm, of_rows = found.clipped.max_norm, grad
+        # Of the gradients of rows that were scaled down, the one that becomes that of the rows.
+        made = [use.node for use in nodes.uses(unique, 1)
+                if use.node.op in _GRADIENTS or use.node.op == "UnsortedSegmentSum"]
+        made = [one for one in made if is_gradient(nodes, found.clipped, (one.name, 0), of_rows)]
+        if len(made) != 1 or not is_alone(nodes, found.clipped, found.pool, of_rows,
+                                          set(step.ops)):
             return None
-        chosen = _behind(nodes, inputs[0])
-    elif made.op == "UnsortedSegmentSum" and combiner == "sum":
-        spread = _behind(nodes, inputs[0])
-        if inputs[1] != (unique, 1) or not _is(nodes, spread, ("GatherV2", "Gather"), 0) \
-                or _behind(nodes, nodes.inputs[spread[0]][1]) != segments:
-            return None
-        if nodes.by_name[spread[0]].op == "GatherV2" \
-                and constant_int(nodes, spread[0], 2) != 0:
-            return None
-        chosen = _behind(nodes, nodes.inputs[spread[0]][0])
-    else:
+        grad = made[0].name, 0
+    chosen = _chosen(nodes, found, unique, grad)
+    if chosen is None:
         return None
     # Rows without ids have no gradient: where(is_row_empty, zeros, grad).
     if not _is(nodes, chosen, ("Select",), 0):
         return None
     condition, zeros, of_result = nodes.inputs[chosen[0]]
-    if _behind(nodes, condition) != _behind(nodes, nodes.inputs[result.name][0]) \
-            or not _is(nodes, _behind(nodes, zeros), ("ZerosLike",), 0):
+    if nodes.behind(condition) != nodes.behind(nodes.inputs[found.result.name][0]) \
+            or not _is(nodes, nodes.behind(zeros), ("ZerosLike",), 0):
         return None
-    sparse = _sparse(nodes, fill)
+    sparse = _sparse(nodes, found.fill)
     if sparse is None:
         return None
-    return Piece(gather.name, of_result, Bags(result.name, fill, combiner, *sparse))
+    return Piece(gather.name, of_result, Bags(
+        found.result.name, found.fill, found.combiner, *sparse, pool=found.pool, max_norm=max_norm,
+        of_rows=of_rows))
+
+
+def _chosen(nodes: Nodes, pooled: Pooled, unique: str, grad: Output) -> Optional[Output]:
+    """Returns the gradient of pooled vectors of which another is that of their rows."""
+    made = nodes.by_name[grad[0]]
+    inputs = nodes.inputs[made.name]
+    if made.op in _GRADIENTS:
+        if _GRADIENTS[made.op] != pooled.combiner or inputs[1] != (unique, 1) \
+                or nodes.behind(inputs[2]) != pooled.segments:
+            return None
+        return nodes.behind(inputs[0])
+    if made.op != "UnsortedSegmentSum" or pooled.combiner != "sum":
+        return None
+    spread = nodes.behind(inputs[0])
+    if inputs[1] != (unique, 1) or not _is(nodes, spread, ("GatherV2", "Gather"), 0) \
+            or nodes.behind(nodes.inputs[spread[0]][1]) != pooled.segments:
+        return None
+    if nodes.by_name[spread[0]].op == "GatherV2" and constant_int(nodes, spread[0], 2) != 0:
+        return None
+    return nodes.behind(nodes.inputs[spread[0]][0])
 
 
 def _sparse(nodes: Nodes, fill: str) -> Optional[Tuple[Tuple[Output, Output, Output], bool]]:
@@ -184,26 +229,26 @@ def _sparse(nodes: Nodes, fill: str) -> Optional[Tuple[Tuple[Output, Output, Out
     # Copies as they are: one may wait for an assertion.
     indices, values, shape = nodes.inputs[fill][:3]
     found = (indices, values, shape)
-    retained = [nodes.by_name[_behind(nodes, one)[0]] for one in (indices, values)]
+    retained = [nodes.by_name[nodes.behind(one)[0]] for one in (indices, values)]
     if any(node.op != "GatherV2" or constant_int(nodes, node.name, 2) != 0 for node in retained):
         return found, False
     (all_indices, all_values), (kept, also_kept) = [
         [nodes.inputs[node.name][at] for node in retained] for at in (0, 1)]
-    kept = _behind(nodes, kept)
-    if kept != _behind(nodes, also_kept) or not _is(nodes, kept, ("Reshape",), 0):
+    kept = nodes.behind(kept)
+    if kept != nodes.behind(also_kept) or not _is(nodes, kept, ("Reshape",), 0):
         return found, False
-    where = _behind(nodes, nodes.inputs[kept[0]][0])
+    where = nodes.behind(nodes.inputs[kept[0]][0])
     if not _is(nodes, where, ("Where",), 0):
         return found, False
-    test = _behind(nodes, nodes.inputs[where[0]][0])
+    test = nodes.behind(nodes.inputs[where[0]][0])
     if not _is(nodes, test, ("GreaterEqual",), 0) \
-            or _behind(nodes, nodes.inputs[test[0]][0]) != _behind(nodes, all_values) \
+            or nodes.behind(nodes.inputs[test[0]][0]) != nodes.behind(all_values) \
             or constant_int(nodes, test[0], 1) != 0:
         return found, False
     return (all_indices, all_values, shape), True
 
 
-def pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[Tuple[Any, str, str, Output]]:
+def pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[Pooled]:
     """Finds where(is_row_empty, zeros, pooled) behind a gather of distinct ids.
 
     Args:
@@ -212,21 +257,25 @@ def pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[Tuple[Any, st
         unique: Name of the op that made its ids distinct.
 
     Returns:
-        The op, the name of SparseFillEmptyRows, the combiner, and the tensor of segments; None if
-        there is none.
+        The vectors of the bags, None if there are none.
     """
-    sums = [use.node for use in _readers(nodes, gather) if use.node.op in _SUMS
-            and use.position == 0]
+    sums = [(use.node, None) for use in _readers(nodes, gather) if use.node.op in _SUMS
+            and use.position == 0]  # type: List[Tuple[Any, Optional[Clipped]]]
+    for use in nodes.uses(unique, 1) if not sums else ():
+        if use.node.op in _SUMS and use.position == 1:
+            scaled = _clipped(nodes, gather, nodes.behind(nodes.inputs[use.node.name][0]))
+            sums.extend([] if scaled is None else [(use.node, scaled)])
     if len(sums) != 1:
         return None
-    pool = sums[0]
+    pool, clipped = sums[0]
     # TensorFlow reads rows for all before it updates them. A reader of its own is not ordered so.
-    others = [use for use in _readers(nodes, gather) if use.node is not pool] \
-        + [use for use in _readers(nodes, pool) if use.node.op != "Select"]
+    others = [use for use in _readers(nodes, pool) if use.node.op != "Select"]
+    if clipped is None:
+        others += [use for use in _readers(nodes, gather) if use.node is not pool]
     if any(use.node.op not in SHAPES for use in others):
         return None
-    segments = _behind(nodes, nodes.inputs[pool.name][2])
-    filled = _behind(nodes, nodes.inputs[unique][0])
+    segments = nodes.behind(nodes.inputs[pool.name][2])
+    filled = nodes.behind(nodes.inputs[unique][0])
     if nodes.inputs[pool.name][1] != (unique, 1) \
             or not _is(nodes, filled, ("SparseFillEmptyRows",), 1):
         return None
@@ -238,25 +287,35 @@ def pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[Tuple[Any, st
     if len(chosen) != 1:
         return None
     condition, zeros, _ = nodes.inputs[chosen[0].name]
-    tile = _behind(nodes, condition)
-    if not _is(nodes, tile, ("Tile",), 0) or not _is(nodes, _behind(nodes, zeros),
+    tile = nodes.behind(condition)
+    if not _is(nodes, tile, ("Tile",), 0) or not _is(nodes, nodes.behind(zeros),
                                                      ("ZerosLike",), 0):
         return None
-    column = _behind(nodes, nodes.inputs[tile[0]][0])
+    column = nodes.behind(nodes.inputs[tile[0]][0])
     if not _is(nodes, column, ("Reshape",), 0) \
-            or _behind(nodes, nodes.inputs[column[0]][0]) != (fill, 2):
+            or nodes.behind(nodes.inputs[column[0]][0]) != (fill, 2):
         return None
-    return chosen[0], fill, _SUMS[pool.op], segments
+    return Pooled(chosen[0], fill, _SUMS[pool.op], segments, pool.name, clipped)
+
+
+def _clipped(nodes: Nodes, gather: Any, result: Output) -> Optional[Clipped]:
+    """Returns the rows that a gather gives, if `result` has them scaled down."""
+    variable = nodes.by_name[nodes.behind(nodes.inputs[gather.name][0])[0]]
+    shape = shape_of(variable)
+    if shape is None or len(shape) != 2:
+        return None
+    found = clipped_rows(nodes, result, shape[1])
+    return found if found is not None and found.rows == (gather.name, 0) else None
 
 
 def _are_rows(nodes: Nodes, segments: Output, fill: str) -> bool:
     """Whether segments are the first column of the indices that SparseFillEmptyRows gives."""
     if _is(nodes, segments, ("Cast",), 0):
-        segments = _behind(nodes, nodes.inputs[segments[0]][0])
+        segments = nodes.behind(nodes.inputs[segments[0]][0])
     if not _is(nodes, segments, ("StridedSlice",), 0):
         return False
     node = nodes.by_name[segments[0]]
-    if _behind(nodes, nodes.inputs[node.name][0]) != (fill, 0):
+    if nodes.behind(nodes.inputs[node.name][0]) != (fill, 0):
         return False
     # [:, 0]: all of the first dimension, and the first place of the second.
     masks = node.attr["begin_mask"].i, node.attr["end_mask"].i, node.attr["shrink_axis_mask"].i
@@ -280,7 +339,7 @@ def _readers(nodes: Nodes, node: Any) -> List[Any]:
 
 def _parts(nodes: Nodes, output: Output) -> Optional[List[Output]]:
     """Returns what is joined along the first dimension: the tensor itself if nothing is."""
-    output = _behind(nodes, output)
+    output = nodes.behind(output)
     node = nodes.by_name.get(output[0])
     if node is None or node.op != "ConcatV2":
         return [output]
@@ -290,20 +349,11 @@ def _parts(nodes: Nodes, output: Output) -> Optional[List[Output]]:
     return list(inputs[:-1])
 
 
-def _behind(nodes: Nodes, output: Output, through: Sequence[str] = _PASS) -> Output:
-    """Returns the tensor of which another is a copy."""
-    while True:
-        node = nodes.by_name.get(output[0])
-        if node is None or node.op not in through or output[1] != 0:
-            return output
-        output = nodes.inputs[node.name][0]
-
-
 def _is(nodes: Nodes, output: Output, kinds: Sequence[str], place: int) -> bool:
     """Whether a tensor is output number `place` of an op of one of some types."""
     node = nodes.by_name.get(output[0])
     return node is not None and node.op in kinds and output[1] == place
 
 
-__all__ = ["SHAPES", "Bags", "Piece", "gradients_of", "pieces_of",
+__all__ = ["SHAPES", "Bags", "Piece", "Pooled", "gradients_of", "pieces_of",
            "pooling_of"]

@@ -6,7 +6,7 @@ from typing import (Any, Callable, Dict, FrozenSet, Iterable, List, NamedTuple, 
 
 import tensorflow as tf
 
-from mx_rec.core.bags import COMBINERS
+from mx_rec.core.bags import COMBINERS, norms_of
 from mx_rec.edits.wiring import (depends, in_its_place, in_place_of, replace_change, replace_output,
                                  sources, waits_between)
 from mx_rec.ops import library
@@ -38,7 +38,7 @@ class _Lookup:
         self.rows = rows
         self.piece = piece
         self.grad = rows.tensor(piece.grad)
-        self.found = []  # type: List[tf.Tensor]
+        self.found = []  # type: List[Any]
         self.waits = []  # type: List[tf.Operation]
         self.pooled = None  # type: Any
         if piece.bags is None:
@@ -164,7 +164,8 @@ def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
         for one in change.lookups:
             if one.piece.bags is not None:
                 # A run that fetches these rows finds them by itself.
-                change.rows.look_up_apart(change.rows.op(one.piece.gather), one.pooled)
+                change.rows.look_up_apart(change.rows.op(one.piece.gather),
+                                          change.rows.op(one.piece.bags.pool), one.pooled)
     return {change.rows.plan.name: {one.piece.gather for one in change.lookups}
             for change in updates}
 
@@ -178,6 +179,9 @@ def _waits(rows: Rows, step: forms.Step, lookups: Sequence[_Lookup]) -> List[tf.
         if bags is not None:
             first.append(rows.tensor((bags.fill, 0)))
             first.append(rows.tensor((bags.result, 0)))
+            if bags.of_rows is not None:
+                # The ops between wait for each other alone.
+                first.append(rows.tensor(bags.of_rows))
     waits = waits_between([rows.tensor(one) for one in step.last], first)
     for name in step.ops:
         waits.extend(wait for wait in rows.op(name).control_inputs if wait.name not in step.ops)
@@ -225,10 +229,12 @@ def _pool(graph: tf.Graph, group: Sequence[_Lookup]) -> None:
             table = one.rows.table
             table.multi_lookup_times[True] += 1
             offsets, inverse = one.rows.make_rows(one.piece.gather, of_one.ids, counted, ops)
-            one.found = [offsets, inverse, of_one.ends, none, of_one.divisors]
+            norms = norms_of(one.piece.bags.max_norm)
             one.pooled, = read_rows([table.handle], [row_shape(table.variable)], [offsets],
                                     [inverse], ([of_one.ends], [none], [of_one.divisors]),
-                                    name="pooled")
+                                    norms=norms, name="pooled")
+            one.found = [offsets, inverse, of_one.ends, none, of_one.divisors, norms,
+                         one.pooled.op.outputs[1:]]
     for one in group:
         replace_output(one.op, one.pooled)
 
@@ -248,7 +254,7 @@ def _apply(change: _Update) -> None:
         done = apply_rows(optimizer_step(change.step, change.numbers, rows.initial()), taken)
     gates = gates_of(ops)
     for op in ops:
-        replace_change(op, done, len(ops) == 1)
+        replace_change(op, done, ops)
     for gate in gates:
         replace_change(gate, done)
 

@@ -1,7 +1,7 @@
 """A GraphDef with its edges in both directions."""
 
 import collections
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import tensorflow as tf
 
@@ -50,6 +50,19 @@ class Nodes:
     def uses(self, name: str, output: int = 0) -> List[Use]:
         """Returns what reads an output of a node, in the order of the graph."""
         return self._uses.get((name, output), [])
+
+    def behind(self, output: Output, through: Sequence[str] = ("Identity",)) -> Output:
+        """Returns the tensor of which another is a copy.
+
+        Args:
+            output: A tensor.
+            through: The types of ops that copy.
+        """
+        while True:
+            node = self.by_name.get(output[0])
+            if node is None or node.op not in through or output[1] != 0:
+                return output
+            output = self.inputs[node.name][0]
 
     def all_uses(self, node: Any) -> List[Use]:
         """Returns what reads any output of a node."""

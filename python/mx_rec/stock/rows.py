@@ -23,8 +23,6 @@ from mx_rec.stock.dense_updates import Penalty
 from mx_rec.stock.fused import SHAPES
 from mx_rec.stock.nodes import Output
 
-_SUMS = "SparseSegment"
-
 
 class BatchRows(NamedTuple):
     """The distinct rows of a batch.
@@ -145,19 +143,19 @@ class Rows:
         for read, name in self._recounts:
             count_before([one for one, users in self._counting if name in users], read)
 
-    def look_up_apart(self, op: tf.Operation, pooled: tf.Tensor) -> None:
+    def look_up_apart(self, op: tf.Operation, pool: tf.Operation, pooled: tf.Tensor) -> None:
         """Replaces a gather whose rows only runs need that fetch them, in which nothing orders it
         before updates; their shape does not need them.
 
         Args:
             op: The gather.
+            pool: The op that pools its rows.
             pooled: The vectors of the bags of its rows.
         """
-        for pool in _readers(op.outputs[0]):
-            # Where rows are pooled, only the shape is read of what takes no part any more.
-            for reader in pool.outputs[0].consumers() if pool.type.startswith(_SUMS) else ():
-                if reader.type in SHAPES:
-                    reader._update_input(0, pooled)  # pylint: disable=protected-access
+        # Where rows are pooled, only the shape is read of what takes no part any more.
+        for reader in pool.outputs[0].consumers():
+            if reader.type in SHAPES:
+                reader._update_input(0, pooled)  # pylint: disable=protected-access
         for shape in [reader for reader in _readers(op.outputs[0]) if reader.type == "Shape"]:
             with in_place_of(shape):
                 kind = shape.outputs[0].dtype
@@ -237,8 +235,9 @@ class Rows:
                 inverses = [inverse]
             done = update(optimizer_step(step, self.numbers(step), self.initial()),
                           Gradients([self.table.handle], [offsets], [grad], inverses), "update")
-        for name in step.ops:
-            replace_change(self.op(name), done, len(step.ops) == 1)
+        ops = [self.op(name) for name in step.ops]
+        for one in ops:
+            replace_change(one, done, ops)
 
     def gradient(self, step: forms.Step) -> Tuple[tf.Tensor, tf.Tensor]:
         """Returns the checked ids (n) of an update, and what is subtracted (n, dim)."""

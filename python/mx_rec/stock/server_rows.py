@@ -188,7 +188,7 @@ def _replace(graph: tf.Graph, group: Sequence[_Update]) -> None:
         with graph.control_dependencies(pushes):
             update = tf.no_op(name="update")
     for op in ops:
-        replace_change(op, update, len(ops) == 1)
+        replace_change(op, update, ops)
 
 
 def _gradients(update: _Update) -> Iterable[Gradients]:

@@ -3,7 +3,8 @@
 use super::lists::{length_of_each, members, on_only, Tensors};
 use super::pooled::BagInputs;
 use super::read::{
-    expect_variables, of_bags, of_ids, BAGS, MANY_DIVISORS, MANY_ENDS, MANY_WEIGHTS, VARIABLES,
+    expect_variables, of_bags, of_ids, BAGS, MANY_DIVISORS, MANY_ENDS, MANY_NORMS, MANY_WEIGHTS,
+    NORMS, VARIABLES,
 };
 use super::resolve::MANY_IDS;
 use super::support::{ids, on, rows_of_absent, HANDLES, KEY_TYPE, MEMBERS};
@@ -19,6 +20,8 @@ pub(crate) struct Find {
     absents: usize,
     /// How many members are pooled: none or all.
     bags: usize,
+    /// How many norms there are: none, or one for each member.
+    norms: usize,
     initial: bool,
 }
 
@@ -42,6 +45,7 @@ impl OpKernel for Find {
             MANY_ENDS,
             MANY_WEIGHTS,
             MANY_DIVISORS,
+            MANY_NORMS,
         ],
         outputs: &[Arg {
             name: "rows",
@@ -63,10 +67,11 @@ impl OpKernel for Find {
                     "0: keys without a row get zeros. 1: what their row would start with; A and B \
                       must be 0.",
             },
+            NORMS,
         ],
         errors: "`INVALID_ARGUMENT` for another k, for ends that do not ascend from 0 to the \
-                 number of ids, for weights that are not one for each id, and for divisors that \
-                 are not one for each bag.",
+                 number of ids, for weights that are not one for each id, for divisors that are \
+                 not one for each bag, and for a norm that is not above 0 and finite.",
         stateful: true,
         differentiable: false,
     };
@@ -75,6 +80,7 @@ impl OpKernel for Find {
         let members = members(construction)?;
         let absents = length_of_each(construction, "A", members)?;
         let bags = length_of_each(construction, "B", members)?;
+        let norms = length_of_each(construction, "L", bags)?;
         let initial = match construction.int("initial")? {
             0 => false,
             1 if absents == 0 && bags == 0 => true,
@@ -89,6 +95,7 @@ impl OpKernel for Find {
             members,
             absents,
             bags,
+            norms,
             initial,
         })
     }
@@ -99,7 +106,7 @@ impl OpKernel for Find {
         expect_variables(&tables, &inputs.list(self.members)?)?;
         let asked = inputs.list(self.members)?;
         let absents = inputs.list(self.absents)?;
-        let bags = inputs.bags(self.bags)?;
+        let bags = inputs.bags(self.bags, self.norms)?;
         let mut group = Vec::with_capacity(self.members);
         for (at, (table, input)) in tables.iter().zip(&asked).enumerate() {
             let ids = ids(input)?;

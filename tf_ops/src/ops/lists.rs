@@ -46,11 +46,24 @@ pub(super) struct Tensors<'a> {
 impl<'a> Tensors<'a> {
     /// All of them are still to be read.
     pub(super) fn of(context: &'a Context) -> Self {
+        Self::from(context, 0, 0)
+    }
+
+    /// Those from a tensor on are still to be read, which is the first of an input of the
+    /// definition.
+    pub(super) fn from(context: &'a Context, tensor: usize, arg: usize) -> Self {
         Tensors {
             context,
-            tensor: 0,
-            arg: 0,
+            tensor,
+            arg,
         }
+    }
+
+    /// The next input of the definition, which is no list.
+    pub(super) fn one(&mut self) -> Result<Input> {
+        let found = self.context.tensor(self.tensor, self.arg)?;
+        (self.tensor, self.arg) = (self.tensor + 1, self.arg + 1);
+        Ok(found)
     }
 
     /// The next input of the definition, which is a list of `count` tensors.
@@ -64,12 +77,15 @@ impl<'a> Tensors<'a> {
         found
     }
 
-    /// The next three inputs, which describe bags.
-    pub(super) fn bags(&mut self, count: usize) -> Result<Vec<BagInputs>> {
+    /// The next four inputs, which describe bags; the last of them is a list of `norms` tensors.
+    pub(super) fn bags(&mut self, count: usize, norms: usize) -> Result<Vec<BagInputs>> {
         let described = self.list(count)?.into_iter().zip(self.list(count)?);
         let described = described.zip(self.list(count)?);
         let bags = described
             .map(|((ends, weights), divisors)| BagInputs::new(ends, Some(weights), Some(divisors)));
+        let norms = self.list(norms)?.into_iter().map(Some);
+        let norms = norms.chain(std::iter::repeat_with(|| None));
+        let bags = bags.zip(norms).map(|(bags, norm)| bags.with_norm(norm));
         Ok(bags.collect())
     }
 

@@ -2,11 +2,12 @@
 //! `MxRecReducePooled` and `MxRecPooledWeightGradient` are its gradients. `bags.rs` has the ops
 //! that describe bags.
 
+use super::lists::{length, Tensors};
 use super::support::{expect_rank, IDS};
-use crate::op_def::{Arg, OpDef};
+use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{self as kernels, Bags, Error, Result};
+use mx_rec_kernels::{self as kernels, Bags, Error, MaxNorm, Result};
 
 const OFFSETS: Arg = Arg {
     name: "offsets",
@@ -43,6 +44,25 @@ pub(super) const DIVISORS: Arg = Arg {
     shape: "(d...)",
     doc: "For each bag what its sum is divided by, 0 gives zeros; none: nothing.",
 };
+pub(super) const NORMS: Arg = Arg {
+    name: "norms",
+    dtype: "L * float",
+    shape: "L times () or (0)",
+    doc:
+        "The greatest l2 norm of a row: rows with a greater one are scaled down to it before they \
+          are added, as tf.clip_by_norm does it; none: no row is.",
+};
+pub(super) const KEPT: Arg = Arg {
+    name: "kept",
+    dtype: "L * float",
+    shape: "L times (k, dim)",
+    doc: "The distinct rows as they were read, of which the gradients of rows that were scaled \
+          down are computed; without a norm there are none.",
+};
+const WITH_NORM: Attr = Attr {
+    spec: "L: int >= 0 = 0",
+    doc: "1: rows have a greatest norm. 0: they have none.",
+};
 const ROWS: Arg = Arg {
     name: "rows",
     dtype: "float",
@@ -63,13 +83,16 @@ const POOLED_GRAD: Arg = Arg {
 };
 const BAG_ERRORS: &str = "`INVALID_ARGUMENT` for ends that do not ascend from 0 to the number of \
                           ids, for weights that are not one for each id, for divisors that are not \
-                          one for each bag, and for a place outside of rows.";
+                          one for each bag, for a norm that is not above 0 and finite, and for a \
+                          place outside of rows.";
 
 /// The inputs that describe bags.
 pub(super) struct BagInputs {
     pub(super) ends: Input,
     weights: Option<Input>,
     divisors: Option<Input>,
+    norm: Option<Input>,
+    kept: Option<Input>,
 }
 
 impl BagInputs {
@@ -94,7 +117,27 @@ impl BagInputs {
             ends,
             weights: weights.filter(|input| !is_empty(input)),
             divisors: divisors.filter(|input| !is_empty(input)),
+            norm: None,
+            kept: None,
         }
+    }
+
+    /// The same with a greatest norm of the rows; one without an element is none.
+    pub(super) fn with_norm(self, norm: Option<Input>) -> Self {
+        Self {
+            norm: norm.filter(|input| !is_empty(input)),
+            ..self
+        }
+    }
+
+    /// Adds the rows as they were read, for gradients.
+    pub(super) fn keep(&mut self, rows: Input) {
+        self.kept = Some(rows);
+    }
+
+    /// Whether the rows have a greatest norm.
+    pub(super) fn has_norm(&self) -> bool {
+        self.norm.is_some()
     }
 
     /// Whether there is no bag.
@@ -116,6 +159,21 @@ impl BagInputs {
                 .as_ref()
                 .map(Input::values::<f32>)
                 .transpose()?,
+            max_norm: self
+                .norm
+                .as_ref()
+                .map(|norm| self.max_norm(norm))
+                .transpose()?,
+        })
+    }
+
+    fn max_norm(&self, norm: &Input) -> Result<MaxNorm<'_>> {
+        Ok(MaxNorm {
+            norm: norm.scalar::<f32>()?,
+            rows: self
+                .kept
+                .as_ref()
+                .map_or(Ok(&[][..]), Input::values::<f32>)?,
         })
     }
 
@@ -145,30 +203,44 @@ fn is_empty(input: &Input) -> bool {
     input.dims().contains(&0)
 }
 
+/// How many norms a node has: one, or none.
+fn norms(construction: &Construction) -> Result<usize> {
+    match length(construction, "L")? {
+        norms @ (0 | 1) => Ok(norms),
+        other => Err(Error::invalid("L must be 0 or 1").with("L", other)),
+    }
+}
+
 /// Rows of distinct keys to pooled rows.
-pub(crate) struct RestorePooled;
+pub(crate) struct RestorePooled {
+    norms: usize,
+}
 
 impl OpKernel for RestorePooled {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecRestorePooled",
         doc: "Pools the rows of distinct keys as MxRecRead does, for rows that are a \
               tensor. It has gradients with respect to rows, weights and divisors.",
-        inputs: &[ROWS, INVERSE, ENDS, WEIGHTS, DIVISORS],
+        inputs: &[ROWS, INVERSE, ENDS, WEIGHTS, DIVISORS, NORMS],
         outputs: &[POOLED],
-        attrs: &[],
+        attrs: &[WITH_NORM],
         errors: BAG_ERRORS,
         stateful: false,
         differentiable: true,
     };
 
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
+    fn create(construction: &Construction) -> Result<Self> {
+        Ok(Self {
+            norms: norms(construction)?,
+        })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
         let (rows, inverse) = (context.input(0)?, context.input(1)?);
         expect_rank(&rows, 2)?;
         let given = BagInputs::read(context, 2, Some(3), Some(4))?;
+        let norm = Tensors::from(context, 5, 5).list(self.norms)?.pop();
+        let given = given.with_norm(norm);
         let dim = usize::try_from(rows.dim(1)).unwrap_or(0);
         let mut pooled = context.allocate::<f32>(&given.shape(dim))?;
         kernels::restore_pooled(
@@ -184,19 +256,25 @@ impl OpKernel for RestorePooled {
 }
 
 /// Gradients of bags to gradients of rows.
-pub(crate) struct ReducePooled;
+pub(crate) struct ReducePooled {
+    norms: usize,
+}
 
 impl OpKernel for ReducePooled {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecReducePooled",
         doc: "Sums for each row the gradients of the bags of its ids, each divided by the bag's \
-              divisor and times the id's weight, in the order in which the ids occur.",
+              divisor and times the id's weight, in the order in which the ids occur. With a norm \
+              the sum then goes through the scaling down of the row, as the gradient of \
+              tf.clip_by_norm does.",
         inputs: &[
             POOLED_GRAD,
             INVERSE,
             ENDS,
             WEIGHTS,
             DIVISORS,
+            NORMS,
+            KEPT,
             Arg {
                 doc: "Only its length counts.",
                 ..OFFSETS
@@ -206,19 +284,27 @@ impl OpKernel for ReducePooled {
             doc: "Gradient of the rows.",
             ..ROWS
         }],
-        attrs: &[],
+        attrs: &[WITH_NORM],
         errors: BAG_ERRORS,
         stateful: false,
         differentiable: true,
     };
 
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
+    fn create(construction: &Construction) -> Result<Self> {
+        Ok(Self {
+            norms: norms(construction)?,
+        })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
-        let (grad, inverse, offsets) = (context.input(0)?, context.input(1)?, context.input(5)?);
+        let (grad, inverse) = (context.input(0)?, context.input(1)?);
         let given = BagInputs::read(context, 2, Some(3), Some(4))?;
+        let mut further = Tensors::from(context, 5, 5);
+        let mut given = given.with_norm(further.list(self.norms)?.pop());
+        if let Some(rows) = further.list(self.norms)?.pop() {
+            given.keep(rows);
+        }
+        let offsets = further.one()?;
         let dim = given.expect_each(&grad)?;
         expect_rank(&offsets, 1)?;
         let mut rows = context.allocate::<f32>(&[offsets.dim(0), dim as i64])?;
@@ -234,32 +320,40 @@ impl OpKernel for ReducePooled {
 }
 
 /// Gradients of bags to gradients of weights.
-pub(crate) struct PooledWeightGradient;
+pub(crate) struct PooledWeightGradient {
+    norms: usize,
+}
 
 impl OpKernel for PooledWeightGradient {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecPooledWeightGradient",
-        doc: "For each id the scalar product of its row and the gradient of its bag, divided by \
-              the bag's divisor: the gradient of MxRecRestorePooled with respect to the weights.",
-        inputs: &[POOLED_GRAD, ROWS, INVERSE, ENDS, DIVISORS],
+        doc:
+            "For each id the scalar product of its row, scaled down, and the gradient of its bag, \
+              divided by the bag's divisor: the gradient of MxRecRestorePooled with respect to the \
+              weights.",
+        inputs: &[POOLED_GRAD, ROWS, INVERSE, ENDS, DIVISORS, NORMS],
         outputs: &[Arg {
             shape: "(i...)",
             doc: "Gradient of the weights.",
             ..WEIGHTS
         }],
-        attrs: &[],
+        attrs: &[WITH_NORM],
         errors: BAG_ERRORS,
         stateful: false,
         differentiable: true,
     };
 
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
+    fn create(construction: &Construction) -> Result<Self> {
+        Ok(Self {
+            norms: norms(construction)?,
+        })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
         let (grad, rows, inverse) = (context.input(0)?, context.input(1)?, context.input(2)?);
         let given = BagInputs::read(context, 3, None, Some(4))?;
+        let norm = Tensors::from(context, 5, 5).list(self.norms)?.pop();
+        let given = given.with_norm(norm);
         let dim = given.expect_each(&grad)?;
         expect_rank(&rows, 2)?;
         let mut weights = context.allocate::<f32>(&inverse.dims())?;

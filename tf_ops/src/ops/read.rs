@@ -1,7 +1,7 @@
 //! Reading rows by their offsets, in one table or in many: `MxRecRead`.
 
 use super::lists::{length, length_of_each, members, on_only, Tensors};
-use super::pooled::BagInputs;
+use super::pooled::{self, BagInputs};
 use super::support::{expect_rank, expect_variable, on, table, HANDLES, MEMBERS};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel, Output};
@@ -37,6 +37,15 @@ pub(super) const MANY_DIVISORS: Arg = Arg {
     doc: "For each member what the sum of each of its bags is divided by, 0 gives zeros; none: \
           nothing.",
 };
+pub(super) const NORMS: Attr = Attr {
+    spec: "L: int >= 0 = 0",
+    doc: "0: no member's rows have a greatest norm. N: those of some have; B must be N.",
+};
+pub(super) const MANY_NORMS: Arg = Arg {
+    doc: "For each member the greatest l2 norm of its rows: those with a greater one are scaled \
+          down to it before they are added, as tf.clip_by_norm does it; none: no row is.",
+    ..pooled::NORMS
+};
 pub(super) const BAGS: Attr = Attr {
     spec: "B: int >= 0",
     doc: "0: the rows of ids. N: those of bags, pooled.",
@@ -49,6 +58,8 @@ pub(crate) struct Read {
     inverses: usize,
     /// How many members are pooled: none or all.
     bags: usize,
+    /// How many norms there are: none, or one for each member.
+    norms: usize,
     /// How many tensors it gives: one for each member, or one for all.
     tensors: usize,
 }
@@ -81,14 +92,22 @@ impl OpKernel for Read {
             MANY_ENDS,
             MANY_WEIGHTS,
             MANY_DIVISORS,
+            MANY_NORMS,
         ],
-        outputs: &[Arg {
-            name: "rows",
-            dtype: "M * float",
-            shape: "M times (e..., dim) if B or (s..., dim) if R or (u, dim)",
-            doc: "For each member its rows; zeros for -1. Of one tensor for all: those of all \
-                  members side by side, in their order.",
-        }],
+        outputs: &[
+            Arg {
+                name: "rows",
+                dtype: "M * float",
+                shape: "M times (e..., dim) if B or (s..., dim) if R or (u, dim)",
+                doc: "For each member its rows; zeros for -1. Of one tensor for all: those of all \
+                      members side by side, in their order.",
+            },
+            Arg {
+                doc: "For each member the distinct rows as they were read, of which gradients of \
+                      rows that were scaled down are computed; none without a norm.",
+                ..pooled::KEPT
+            },
+        ],
         attrs: &[
             MEMBERS,
             Attr {
@@ -102,11 +121,13 @@ impl OpKernel for Read {
                     "N: a tensor for each member. 1: one for all, a row for each id; its shape is \
                       not inferred.",
             },
+            NORMS,
         ],
         errors: "`INVALID_ARGUMENT` for an offset that is no row in use, for a place outside of \
                  offsets, for members side by side of different shapes, for ends that do not \
-                 ascend from 0 to the number of ids, for weights that are not one for each id, and \
-                 for divisors that are not one for each bag.",
+                 ascend from 0 to the number of ids, for weights that are not one for each id, \
+                 for divisors that are not one for each bag, and for a norm that is not above 0 \
+                 and finite.",
         stateful: true,
         differentiable: true,
     };
@@ -115,6 +136,7 @@ impl OpKernel for Read {
         let members = members(construction)?;
         let inverses = length_of_each(construction, "R", members)?;
         let bags = length_of_each(construction, "B", members)?;
+        let norms = length_of_each(construction, "L", bags)?;
         let tensors = length(construction, "M")?;
         let is_whole = tensors == 1 && inverses > 0 && bags == 0;
         if (tensors != members && !is_whole) || (bags > 0 && inverses == 0) {
@@ -130,6 +152,7 @@ impl OpKernel for Read {
             members,
             inverses,
             bags,
+            norms,
             tensors,
         })
     }
@@ -147,7 +170,7 @@ impl OpKernel for Read {
             on(table, || expect_rank(offsets, 1))?;
         }
         let inverses = inputs.list(self.inverses)?;
-        let bags = inputs.bags(self.bags)?;
+        let bags = inputs.bags(self.bags, self.norms)?;
         if inverses.is_empty() {
             return context.set_all(rows_of(context, &tables, &offsets)?);
         }
@@ -162,7 +185,7 @@ impl OpKernel for Read {
         let group = found.collect::<Result<Vec<_>>>()?;
         on_only(&tables, || {
             if !bags.is_empty() {
-                return pool_rows(context, group, &bags);
+                return pool_rows(context, group, &bags, self.norms > 0);
             }
             if self.tensors != self.members {
                 return read_side_by_side(context, &tables, &group, &inverses);
@@ -235,15 +258,32 @@ fn rows_of(
     rows.collect()
 }
 
-fn pool_rows(context: &Context, group: Vec<RowsOf<'_>>, given: &[BagInputs]) -> Result<()> {
+fn pool_rows(
+    context: &Context,
+    group: Vec<RowsOf<'_>>,
+    given: &[BagInputs],
+    keeps: bool,
+) -> Result<()> {
     let mut outputs = of_bags(context, group.iter().map(|one| one.table), given)?;
+    let mut kept = Vec::new();
+    if keeps {
+        for (one, bags) in group.iter().zip(given) {
+            let rows = match bags.has_norm() {
+                true => one.offsets.len(),
+                false => 0,
+            };
+            kept.push(context.allocate::<f32>(&[rows as i64, one.table.dim() as i64])?);
+        }
+    }
     let group = group.into_iter().zip(given).map(|(rows, bags)| {
         let bags = bags.bags()?;
         Ok(BagsOf { rows, bags })
     });
     let group = group.collect::<Result<Vec<_>>>()?;
     let outs = outputs.iter_mut().map(Output::values).collect();
-    Table::embed_pooled_many(pool()?, &group, outs)?;
+    let rows = kept.iter_mut().map(Output::values).collect();
+    Table::embed_pooled_many(pool()?, &group, outs, rows)?;
+    outputs.extend(kept);
     context.set_all(outputs)
 }
 

@@ -1,7 +1,8 @@
 //! One step of an optimizer in the rows of tables: `MxRecUpdate`.
 
 use super::lists::{length, Tensors};
-use super::pooled::BagInputs;
+use super::pooled::{BagInputs, KEPT};
+use super::read::MANY_NORMS;
 use super::support::{expect_last, expect_one_each, expect_rank, on, HANDLES, MEMBERS};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel};
@@ -31,8 +32,8 @@ pub(super) fn optimizer(construction: &Construction) -> Result<&'static Optimize
 pub(crate) struct Update {
     optimizer: &'static Optimizer,
     members: usize,
-    /// How many inverses, bags, columns and numbers there are.
-    lengths: [usize; 4],
+    /// How many inverses, bags, norms, columns and numbers there are.
+    lengths: [usize; 5],
 }
 
 impl OpKernel for Update {
@@ -88,6 +89,15 @@ impl OpKernel for Update {
                 doc: "For each member the divisors of its bags, or none.",
             },
             Arg {
+                doc: "For each member the greatest norm of its rows when they were read, or none.",
+                ..MANY_NORMS
+            },
+            Arg {
+                doc: "For each member the distinct rows as they were read, in the order of \
+                      offsets; without a norm there are none.",
+                ..KEPT
+            },
+            Arg {
                 name: "columns",
                 dtype: "C * int32",
                 shape: "C times (members)",
@@ -112,6 +122,10 @@ impl OpKernel for Update {
                 doc: "0: no member is pooled. N: some are.",
             },
             Attr {
+                spec: "L: int >= 0 = 0",
+                doc: "0: no member has a greatest norm. N: some have; B must be N.",
+            },
+            Attr {
                 spec: "C: int >= 0",
                 doc: "0: all columns are a member's own. 1: `columns` says which.",
             },
@@ -122,29 +136,32 @@ impl OpKernel for Update {
             OPTIMIZER,
         ],
         errors: "`INVALID_ARGUMENT` for an offset that is no row in use, for a place outside of \
-                 offsets, for ends, weights and divisors that MxRecRead would refuse, and \
-                 for a number that is not finite or out of its range.",
+                 offsets, for ends, weights, divisors and norms that MxRecRead would refuse, for \
+                 kept rows that are not one for each offset, and for a number that is not finite \
+                 or out of its range.",
         stateful: true,
         differentiable: false,
     };
 
     fn create(construction: &Construction) -> Result<Self> {
         let members = length(construction, "N")?;
-        let mut lengths = [0; 4];
-        for (count, name) in lengths.iter_mut().zip(["R", "B", "C", "H"]) {
+        let mut lengths = [0; 5];
+        for (count, name) in lengths.iter_mut().zip(["R", "B", "L", "C", "H"]) {
             *count = length(construction, name)?;
         }
         let optimizer = optimizer(construction)?;
-        let [inverses, bags, columns, _] = lengths;
+        let [inverses, bags, norms, columns, _] = lengths;
         let wrong = |count: usize, full: usize| count != 0 && count != full;
         let needs_ids = inverses == 0 && (bags > 0 || columns > 0);
-        if wrong(inverses, members) || wrong(bags, members) || wrong(columns, 1) || needs_ids {
+        let wrong_lists = wrong(inverses, members) || wrong(bags, members) || wrong(norms, bags);
+        if wrong_lists || wrong(columns, 1) || needs_ids {
             return Err(Error::invalid(
-                "R and B must be 0 or N, C must be 0 or 1, and B and C 0 without inverses",
+                "R and B must be 0 or N, L 0 or B, C 0 or 1, and B and C 0 without inverses",
             )
             .with("N", members)
             .with("R", inverses)
             .with("B", bags)
+            .with("L", norms)
             .with("C", columns));
         }
         Ok(Self {
@@ -155,13 +172,16 @@ impl OpKernel for Update {
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
-        let (members, [inverses, bags, columns, numbers]) = (self.members, self.lengths);
+        let (members, [inverses, bags, norms, columns, numbers]) = (self.members, self.lengths);
         let mut inputs = Tensors::of(context);
         let tables = inputs.tables(members)?;
         let offsets = inputs.list(members)?;
         let inverses = inputs.list(inverses)?;
         let grads = inputs.list(members)?;
-        let bags = inputs.bags(bags)?;
+        let mut bags = inputs.bags(bags, norms)?;
+        for (bags, kept) in bags.iter_mut().zip(inputs.list(norms)?) {
+            bags.keep(kept);
+        }
         let columns = inputs.list(columns)?;
         let hyper = inputs.list(numbers)?;
         let step = || on_first(&tables, || self.step(&hyper));

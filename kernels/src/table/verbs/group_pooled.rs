@@ -27,7 +27,8 @@ pub struct KeyBagsOf<'a> {
 }
 
 impl Table {
-    /// [`Table::embed_pooled`] of several lookups at once; `outs[i]` is for `group[i]`.
+    /// [`Table::embed_pooled_keeping`] of several lookups at once; `outs[i]` is for `group[i]`, and
+    /// so is `kept[i]`, which may end before.
     ///
     /// # Errors
     /// As there, of the first lookup that fails. `outs` are then unspecified.
@@ -35,16 +36,22 @@ impl Table {
         pool: &Pool,
         group: &[BagsOf<'_>],
         mut outs: Vec<&mut [f32]>,
+        kept: Vec<&mut [f32]>,
     ) -> Result<()> {
         expect_outs(group.len(), outs.len())?;
-        if let ([BagsOf { rows, bags }], [out]) = (group, outs.as_mut_slice()) {
-            return rows
-                .table
-                .embed_pooled(pool, rows.offsets, rows.inverse, bags, out);
+        let nothing = std::iter::repeat_with(Default::default);
+        let mut kept: Vec<&mut [f32]> = kept.into_iter().chain(nothing).take(group.len()).collect();
+        if let ([one], [out], [kept]) = (group, outs.as_mut_slice(), kept.as_mut_slice()) {
+            let RowsOf {
+                table,
+                offsets,
+                inverse,
+            } = one.rows;
+            return table.embed_pooled_keeping(pool, offsets, inverse, &one.bags, kept, out);
         }
-        for (BagsOf { rows, bags }, out) in group.iter().zip(&outs) {
-            rows.table.floats("out", out.len(), bags.len())?;
-            rows.table.expect_bags(bags, rows.inverse.len())?;
+        for ((BagsOf { rows, bags }, out), kept) in group.iter().zip(&outs).zip(&kept) {
+            let found = (rows.offsets, rows.inverse);
+            rows.table.expect_pooled(found, bags, kept, out)?;
         }
         let tables = by_address(group.iter().map(|one| one.rows.table));
         let _held = hold_all(pool, &tables, |at| group[at].rows.offsets)?;
@@ -55,20 +62,22 @@ impl Table {
         let contents: Vec<&Content> = locks.iter().map(|content| &**content).collect();
         let places = places(&tables, group.len());
         let failure = Failure::default();
-        let items: Vec<_> = group.iter().zip(outs).enumerate().collect();
+        let items = group.iter().zip(outs.into_iter().zip(kept)).enumerate();
+        let items: Vec<_> = items.collect();
         each(
             pool,
             items,
             // Also an empty bag has a vector to be written.
             |(_, (one, _))| one.rows.inverse.len() + one.bags.len(),
-            |pool, (at, (one, out))| {
+            |pool, (at, (one, (out, kept)))| {
                 let RowsOf {
                     table,
                     offsets,
                     inverse,
                 } = one.rows;
                 let content = contents[places[at]];
-                let done = table.pool_from(pool, content, offsets, inverse, &one.bags, out);
+                let found = (offsets, inverse);
+                let done = table.pool_from(pool, content, found, &one.bags, kept, out);
                 failure.note(at, done);
             },
         );
@@ -187,6 +196,7 @@ mod tests {
             ends: &ends[member],
             weights: (member == 1).then_some(&weights[..]),
             divisors: None,
+            max_norm: None,
         };
         let group: Vec<BagsOf<'_>> = (0..members.len())
             .map(|member| BagsOf {
@@ -209,7 +219,7 @@ mod tests {
             let pool = Pool::new(threads).unwrap();
             let mut outs: Vec<Vec<f32>> = group.iter().map(room).collect();
             let slices = outs.iter_mut().map(|out| &mut out[..]).collect();
-            Table::embed_pooled_many(&pool, &group, slices).unwrap();
+            Table::embed_pooled_many(&pool, &group, slices, Vec::new()).unwrap();
             for (out, expected) in outs.iter().zip(&expected) {
                 let same = out.iter().zip(expected);
                 assert!(same.into_iter().all(|(a, b)| a.to_bits() == b.to_bits()));
@@ -231,6 +241,7 @@ mod tests {
                 ends,
                 weights: None,
                 divisors: None,
+                max_norm: None,
             },
         };
         let mut inverse = [0; 2];
@@ -240,13 +251,13 @@ mod tests {
             let group = [group(&*a, &good, &[2]), group(&*b, offsets, ends)];
             let (mut one, mut other) = ([0.0; 2], [0.0; 2]);
             let outs = vec![&mut one[..], &mut other[..]];
-            let error = Table::embed_pooled_many(&pool, &group, outs).unwrap_err();
+            let error = Table::embed_pooled_many(&pool, &group, outs, Vec::new()).unwrap_err();
             let error = error.to_string();
             assert!(error.contains("table=b") && error.contains(text), "{error}");
         }
-        assert!(Table::embed_pooled_many(&pool, &[], Vec::new()).is_ok());
+        assert!(Table::embed_pooled_many(&pool, &[], Vec::new(), Vec::new()).is_ok());
         let mut out = [0.0; 2];
-        assert!(Table::embed_pooled_many(&pool, &[], vec![&mut out]).is_err());
+        assert!(Table::embed_pooled_many(&pool, &[], vec![&mut out], Vec::new()).is_err());
     }
 
     #[test]
@@ -301,6 +312,7 @@ mod tests {
                     ends: &ends[member],
                     weights: (member == 1).then_some(&weights[..]),
                     divisors: None,
+                    max_norm: None,
                 },
             })
             .collect();
@@ -347,6 +359,7 @@ mod tests {
                     ends,
                     weights: None,
                     divisors: None,
+                    max_norm: None,
                 },
             };
             let group = [

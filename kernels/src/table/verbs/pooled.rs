@@ -1,8 +1,8 @@
 //! Reads pooled rows, by offset and by key: the sum of the rows of every bag, straight out of the
 //! table.
 
-use crate::batch::out_of_range;
 use crate::batch::pooling::{parts, pool_bags, RowSource};
+use crate::batch::{out_of_range, restore_pooled};
 use crate::history::History;
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, MOST_AHEAD, NONE};
@@ -31,23 +31,60 @@ impl Table {
         bags: &Bags<'_>,
         out: &mut [f32],
     ) -> Result<()> {
-        self.floats("out", out.len(), bags.len())?;
-        self.expect_bags(bags, inverse.len())?;
-        let content = self.content_with(pool, offsets)?;
-        self.pool_from(pool, &content, offsets, inverse, bags, out)
+        self.embed_pooled_keeping(pool, offsets, inverse, bags, &mut [], out)
     }
 
-    /// [`Table::embed_pooled`] of a content that is locked, and of bags that were checked.
+    /// [`Table::embed_pooled`] that also copies the distinct rows to `kept`, `(u, dim)` floats;
+    /// nothing if it is empty.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn embed_pooled_keeping(
+        &self,
+        pool: &Pool,
+        offsets: &[i64],
+        inverse: &[i32],
+        bags: &Bags<'_>,
+        kept: &mut [f32],
+        out: &mut [f32],
+    ) -> Result<()> {
+        self.expect_pooled((offsets, inverse), bags, kept, out)?;
+        let content = self.content_with(pool, offsets)?;
+        self.pool_from(pool, &content, (offsets, inverse), bags, kept, out)
+    }
+
+    /// Checks the arguments of [`Table::embed_pooled_keeping`].
+    pub(in crate::table) fn expect_pooled(
+        &self,
+        (offsets, inverse): (&[i64], &[i32]),
+        bags: &Bags<'_>,
+        kept: &[f32],
+        out: &[f32],
+    ) -> Result<()> {
+        self.floats("out", out.len(), bags.len())?;
+        if !kept.is_empty() {
+            self.floats("kept", kept.len(), offsets.len())?;
+        }
+        self.expect_bags(bags, inverse.len())
+    }
+
+    /// [`Table::embed_pooled_keeping`] of a content that is locked, and of arguments that were
+    /// checked.
     pub(in crate::table) fn pool_from(
         &self,
         pool: &Pool,
         content: &Content,
-        offsets: &[i64],
-        inverse: &[i32],
+        (offsets, inverse): (&[i64], &[i32]),
         bags: &Bags<'_>,
+        kept: &mut [f32],
         out: &mut [f32],
     ) -> Result<()> {
         let (level, dim) = (Level::detect(), self.dim());
+        if !kept.is_empty() {
+            self.lookup_from(pool, content, offsets, kept)?;
+            return restore_pooled(pool, kept, dim, inverse, bags, out)
+                .map_err(|error| error.with("table", &self.config().name));
+        }
         let found = content.offsets();
         pool.try_each(parts(pool, bags, dim, out), |(range, out)| {
             let pooled = with_rows_now!(content, store => {

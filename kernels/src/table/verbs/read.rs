@@ -26,11 +26,22 @@ impl Table {
     pub fn lookup(&self, pool: &Pool, offsets: &[i64], out: &mut [f32]) -> Result<()> {
         self.floats("out", out.len(), offsets.len())?;
         let content = self.content_with(pool, offsets)?;
+        self.lookup_from(pool, &content, offsets, out)
+    }
+
+    /// [`Table::lookup`] of a content that is locked.
+    pub(in crate::table) fn lookup_from(
+        &self,
+        pool: &Pool,
+        content: &Content,
+        offsets: &[i64],
+        out: &mut [f32],
+    ) -> Result<()> {
         let rows = content.offsets();
         self.parts(pool, offsets.len(), out, |range, out| {
             let offsets = &offsets[range];
             let row = |at: usize| rows.readable(offsets[at]);
-            copy_rows(&content, offsets.len(), row, self.dim(), out)
+            copy_rows(content, offsets.len(), row, self.dim(), out)
                 .map_err(|(at, why)| self.bad_offset("offsets", offsets[at], why))
         })
     }

@@ -646,6 +646,7 @@ fn gradients_of_sums_give_the_bits_of_gradients_that_are_repeated_for_each_id() 
                             ends: &ends,
                             weights: None,
                             divisors: None,
+                            max_norm: None,
                         });
                         let (grads, dim) = match (at, &bags) {
                             (1, _) => (&plain, 2),
@@ -688,6 +689,7 @@ fn gradients_of_sums_that_are_too_few_are_refused() {
                 ends: &ends,
                 weights: None,
                 divisors: None,
+                max_norm: None,
             }),
         };
         let group = [(&*tables[0], lookup)];

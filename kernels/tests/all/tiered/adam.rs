@@ -54,6 +54,7 @@ fn found(table: &Table, pool: &Pool) -> [Vec<u32>; 2] {
         ends: &ends,
         weights: None,
         divisors: None,
+        max_norm: None,
     };
     let mut pooled = vec![0.0; ends.len() * DIM];
     table

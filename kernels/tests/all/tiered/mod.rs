@@ -305,6 +305,7 @@ fn every_verb_gives_the_same_bits_on_rows_that_went_to_disk() {
                 ends: &ends,
                 weights: Some(&weights),
                 divisors: None,
+                max_norm: None,
             };
             let absent = floats(300 * DIM, 3);
             let mut out = vec![0.0; 300 * DIM];
@@ -348,6 +349,7 @@ fn every_verb_gives_the_same_bits_on_rows_that_went_to_disk() {
                     ends,
                     weights: None,
                     divisors: None,
+                    max_norm: None,
                 },
             });
             let outs = vectors.iter_mut().map(|one| &mut one[..]).collect();

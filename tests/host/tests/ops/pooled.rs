@@ -15,6 +15,23 @@ fn node<'g>(graph: &'g Graph, op: &str, inputs: &[Output<'g>]) -> Output<'g> {
     node.finish().expect(op).output(0)
 }
 
+/// A node of pooled rows without a greatest norm; `last` are behind the lists of norms and rows,
+/// which an op without them does not have.
+fn with_norms<'g>(
+    graph: &'g Graph,
+    op: &str,
+    inputs: &[Output<'g>],
+    last: &[Output<'g>],
+) -> Output<'g> {
+    let node = inputs
+        .iter()
+        .fold(graph.node(op), |node, &one| node.input(one));
+    let node = last
+        .iter()
+        .fold(node.inputs(&[]), |node, &one| node.inputs(&[]).input(one));
+    node.finish().expect(op).output(0)
+}
+
 /// What divides the sums: the sum of the weights (1), the root of the sum of their squares (2).
 fn divisors<'g>(graph: &'g Graph, inputs: [Output<'g>; 3], combiner: i64) -> Output<'g> {
     let node = graph.node("MxRecBagDivisors");
@@ -200,7 +217,7 @@ impl<'g> Pooling<'g> {
         let bags = [ends, weights, divided];
         let rows = table.read(offsets, &[], [&[], &[], &[]]);
         let of_rows = [&[rows, places][..], &bags].concat();
-        let of_grad = [&[grad, places][..], &bags, &[offsets]].concat();
+        let of_grad = [&[grad, places][..], &bags].concat();
         let of_both = [grad, rows, places, ends, divided];
         Pooling {
             table,
@@ -216,10 +233,10 @@ impl<'g> Pooling<'g> {
             mean: divisors(graph, [ids, ends, weights], 1),
             root: divisors(graph, [ids, ends, weights], 2),
             embedded: table.read(offsets, &[places], [&[ends], &[weights], &[divided]]),
-            restored: node(graph, "MxRecRestorePooled", &of_rows),
+            restored: with_norms(graph, "MxRecRestorePooled", &of_rows, &[]),
             found: table.find(ids, &[absent], [&[ends], &[weights], &[divided]]),
-            reduced: node(graph, "MxRecReducePooled", &of_grad),
-            weight_gradient: node(graph, "MxRecPooledWeightGradient", &of_both),
+            reduced: with_norms(graph, "MxRecReducePooled", &of_grad, &[offsets]),
+            weight_gradient: with_norms(graph, "MxRecPooledWeightGradient", &of_both, &[]),
         }
     }
 

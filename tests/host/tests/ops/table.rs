@@ -210,7 +210,8 @@ pub(crate) fn find<'g>(
     let variables: Vec<_> = tables.iter().map(|table| table.variable).collect();
     let node = graph.node("MxRecFind").inputs(&handles).inputs(&variables);
     let node = node.inputs(ids).inputs(absent).inputs(ends);
-    node.inputs(weights).inputs(divisors)
+    // Without greatest norms.
+    node.inputs(weights).inputs(divisors).inputs(&[])
 }
 
 /// Begins the node that reads the rows of offsets of tables; M is still to be set.
@@ -225,7 +226,8 @@ pub(crate) fn read<'g>(
     let variables: Vec<_> = tables.iter().map(|table| table.variable).collect();
     let node = graph.node("MxRecRead").inputs(&handles).inputs(&variables);
     let node = node.inputs(offsets).inputs(inverse).inputs(ends);
-    node.inputs(weights).inputs(divisors)
+    // Without greatest norms.
+    node.inputs(weights).inputs(divisors).inputs(&[])
 }
 
 /// The number of gradient descent.
@@ -255,7 +257,8 @@ impl<'g> Update<'_, 'g> {
         let node = graph.node("MxRecUpdate").inputs(self.handles);
         let node = node.inputs(self.offsets).inputs(self.inverse);
         let node = node.inputs(self.grad).inputs(ends).inputs(weights);
-        let node = node.inputs(divisors).inputs(self.columns).inputs(numbers);
+        let node = node.inputs(divisors).inputs(&[]).inputs(&[]);
+        let node = node.inputs(self.columns).inputs(numbers);
         node.int("optimizer", optimizer)
     }
 
