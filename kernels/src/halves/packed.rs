@@ -300,11 +300,15 @@ fn round_values<V: Value>(level: Level, round: impl Round<V>, values: &mut [f32]
 /// Appends the embedding of `dim` values at the front of a record as it is in files: 2 bytes a
 /// value, little-endian, in the order of the columns.
 pub(crate) fn push_bytes(record: &[f32], dim: usize, bytes: &mut Vec<u8>) {
-    let words = &record[..dim.div_ceil(2)];
-    let low = words.iter().map(|word| word.to_bits() as u16);
-    let high = words.iter().map(|word| (word.to_bits() >> 16) as u16);
-    for half in low.chain(high).take(dim) {
-        bytes.extend_from_slice(&half.to_le_bytes());
+    let start = bytes.len();
+    bytes.resize(start + 2 * dim, 0);
+    let halves = bytes[start..].as_chunks_mut().0;
+    let (low, high) = halves.split_at_mut(dim.div_ceil(2));
+    for (half, word) in low.iter_mut().zip(record) {
+        *half = (word.to_bits() as u16).to_le_bytes();
+    }
+    for (half, word) in high.iter_mut().zip(record) {
+        *half = ((word.to_bits() >> 16) as u16).to_le_bytes();
     }
 }
 
