@@ -347,19 +347,19 @@ mod tests {
             (
                 "MxRecRead",
                 vec![scalar.clone(), dims(&[0, 4]), dims(&[-1]), dims(&[3, -1])],
-                &[0, 1, 1, 1][..],
+                &[0, 0, 1, 1, 1][..],
                 vec![dims(&[3, -1, 4])],
             ),
             (
                 "MxRecRead",
                 vec![unknown.clone(); 4],
-                &[0, 1, 1, 1],
+                &[0, 0, 1, 1, 1],
                 vec![None],
             ),
             (
                 "MxRecRead",
                 vec![scalar.clone(), dims(&[0, 4]), dims(&[7])],
-                &[0, 1, 1, 0],
+                &[0, 0, 1, 1, 0],
                 vec![dims(&[7, 4])],
             ),
             (
@@ -372,9 +372,10 @@ mod tests {
                     dims(&[3]),
                     dims(&[0]),
                     dims(&[0]),
+                    scalar.clone(),
                 ],
-                &[1, 1, 1, 1],
-                vec![dims(&[3, 4])],
+                &[1, 1, 1, 1, 1],
+                vec![dims(&[3, 4]), dims(&[-1, 4])],
             ),
             // Side by side they have another width.
             (
@@ -389,7 +390,7 @@ mod tests {
                     dims(&[3]),
                     dims(&[3]),
                 ],
-                &[0, 1, 2, 2],
+                &[0, 0, 1, 2, 2],
                 vec![None],
             ),
             (
@@ -441,19 +442,19 @@ mod tests {
             (
                 "MxRecRead",
                 vec![scalar.clone(), dims(&[0, 4]), dims(&[1, 1])],
-                &[0, 1, 1, 0][..],
+                &[0, 0, 1, 1, 0][..],
                 "offsets must have rank 1, but has shape (1, 1)",
             ),
             (
                 "MxRecRead",
                 vec![scalar.clone(), dims(&[2, 4]), None],
-                &[0, 1, 1, 0],
+                &[0, 0, 1, 1, 0],
                 "variables must have shape (0, dim), but has shape (2, 4)",
             ),
             (
                 "MxRecFind",
                 vec![scalar.clone(), dims(&[0, 4]), None, dims(&[1, 8])],
-                &[1, 0, 1],
+                &[1, 0, 0, 1],
                 "dim must agree, but is (4) in variables and (8) in absent",
             ),
             (
@@ -499,7 +500,7 @@ mod tests {
             dims(&[2, 4]),
             dims(&[3, 2]),
         ];
-        let infer = |inputs: &[Shape]| infer_op("MxRecFind", inputs, &[2, 0, 2]);
+        let infer = |inputs: &[Shape]| infer_op("MxRecFind", inputs, &[2, 0, 0, 2]);
         assert_eq!(infer(&members), Ok(vec![dims(&[5, 4]), dims(&[7, 2])]));
         let mut wrong = members.clone();
         wrong.swap(2, 3);

@@ -260,6 +260,9 @@ fn an_update_that_sums_by_itself_is_that_by_sums_and_by_the_rows_that_were_kept(
             ];
             Table::apply_lookups_many(&pool, &group, &sgd).unwrap();
             let now = |table: &Table| {
+                let mut inverse = vec![0; ids.len()];
+                let offsets = table.id_offset(&pool, Ids::I64(&ids), false, None, &mut inverse);
+                let offsets = offsets.unwrap();
                 let mut rows = vec![0.0; sums.len()];
                 table.lookup(&pool, &offsets, &mut rows).unwrap();
                 bits(&rows)

@@ -25,6 +25,16 @@ fn table(dim: usize) -> Table {
     .unwrap()
 }
 
+/// Bags whose rows are added up as they are.
+pub(crate) fn sums(ends: &[i64]) -> mx_rec_kernels::Bags<'_> {
+    mx_rec_kernels::Bags {
+        ends,
+        weights: None,
+        divisors: None,
+        max_norm: None,
+    }
+}
+
 /// A batch of bags.
 #[derive(Clone, Debug)]
 struct Batch {

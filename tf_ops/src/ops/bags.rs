@@ -1,7 +1,8 @@
 //! Ops that describe the bags of a pooled lookup: `MxRecBagEnds`, `MxRecRaggedBagEnds`,
 //! `MxRecSparseBagEnds`, `MxRecBagWeights`, `MxRecBagDivisors`.
 
-use super::pooled::{BagInputs, BAG_IDS, DIVISORS, ENDS, WEIGHTS};
+use super::bag_inputs::BagInputs;
+use super::pooled::{BAG_IDS, DIVISORS, ENDS, WEIGHTS};
 use super::support::{expect_rank, ids, IDS, KEY_TYPE};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, OpKernel};

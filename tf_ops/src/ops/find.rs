@@ -1,7 +1,7 @@
 //! Reading rows by their keys, in one table or in many: `MxRecFind`.
 
+use super::bag_inputs::BagInputs;
 use super::lists::{length_of_each, members, on_only, Tensors};
-use super::pooled::BagInputs;
 use super::read::{
     expect_variables, of_bags, of_ids, BAGS, MANY_DIVISORS, MANY_ENDS, MANY_NORMS, MANY_WEIGHTS,
     NORMS, VARIABLES,

@@ -1,7 +1,7 @@
 //! Ops that take lists of tensors: how long these are, reading them one after the other, and the
 //! tables of their members. One table is a group of one.
 
-use super::pooled::BagInputs;
+use super::bag_inputs::BagInputs;
 use super::support::on;
 use crate::tf::{Construction, Context, Input};
 use crate::{tables, trace};

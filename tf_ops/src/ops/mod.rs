@@ -1,6 +1,7 @@
 //! The ops, one file for each family, and docs/ops.md, which is made from their definitions.
 
 mod admission;
+mod bag_inputs;
 mod bags;
 mod cluster;
 mod cluster_admission;

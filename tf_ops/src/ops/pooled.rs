@@ -2,12 +2,13 @@
 //! `MxRecReducePooled` and `MxRecPooledWeightGradient` are its gradients. `bags.rs` has the ops
 //! that describe bags.
 
+use super::bag_inputs::BagInputs;
 use super::lists::{length, Tensors};
 use super::support::{expect_rank, IDS};
 use crate::op_def::{Arg, Attr, OpDef};
-use crate::tf::{Construction, Context, Input, OpKernel};
+use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{self as kernels, Bags, Error, MaxNorm, Result};
+use mx_rec_kernels::{self as kernels, Error, Result};
 
 const OFFSETS: Arg = Arg {
     name: "offsets",
@@ -85,123 +86,6 @@ const BAG_ERRORS: &str = "`INVALID_ARGUMENT` for ends that do not ascend from 0 
                           ids, for weights that are not one for each id, for divisors that are not \
                           one for each bag, for a norm that is not above 0 and finite, and for a \
                           place outside of rows.";
-
-/// The inputs that describe bags.
-pub(super) struct BagInputs {
-    pub(super) ends: Input,
-    weights: Option<Input>,
-    divisors: Option<Input>,
-    norm: Option<Input>,
-    kept: Option<Input>,
-}
-
-impl BagInputs {
-    /// Those that stand at `ends`, `weights` and `divisors` among the inputs.
-    pub(super) fn read(
-        context: &Context,
-        ends: usize,
-        weights: Option<usize>,
-        divisors: Option<usize>,
-    ) -> Result<Self> {
-        let given = |at: Option<usize>| at.map(|at| context.input(at)).transpose();
-        Ok(Self::new(
-            context.input(ends)?,
-            given(weights)?,
-            given(divisors)?,
-        ))
-    }
-
-    /// Weights and divisors without an element are none.
-    pub(super) fn new(ends: Input, weights: Option<Input>, divisors: Option<Input>) -> Self {
-        Self {
-            ends,
-            weights: weights.filter(|input| !is_empty(input)),
-            divisors: divisors.filter(|input| !is_empty(input)),
-            norm: None,
-            kept: None,
-        }
-    }
-
-    /// The same with a greatest norm of the rows; one without an element is none.
-    pub(super) fn with_norm(self, norm: Option<Input>) -> Self {
-        Self {
-            norm: norm.filter(|input| !is_empty(input)),
-            ..self
-        }
-    }
-
-    /// Adds the rows as they were read, for gradients.
-    pub(super) fn keep(&mut self, rows: Input) {
-        self.kept = Some(rows);
-    }
-
-    /// Whether the rows have a greatest norm.
-    pub(super) fn has_norm(&self) -> bool {
-        self.norm.is_some()
-    }
-
-    /// Whether there is no bag.
-    pub(super) fn is_empty(&self) -> bool {
-        is_empty(&self.ends)
-    }
-
-    /// The bags.
-    pub(super) fn bags(&self) -> Result<Bags<'_>> {
-        Ok(Bags {
-            ends: self.ends.values::<i64>()?,
-            weights: self
-                .weights
-                .as_ref()
-                .map(Input::values::<f32>)
-                .transpose()?,
-            divisors: self
-                .divisors
-                .as_ref()
-                .map(Input::values::<f32>)
-                .transpose()?,
-            max_norm: self
-                .norm
-                .as_ref()
-                .map(|norm| self.max_norm(norm))
-                .transpose()?,
-        })
-    }
-
-    fn max_norm(&self, norm: &Input) -> Result<MaxNorm<'_>> {
-        Ok(MaxNorm {
-            norm: norm.scalar::<f32>()?,
-            rows: self
-                .kept
-                .as_ref()
-                .map_or(Ok(&[][..]), Input::values::<f32>)?,
-        })
-    }
-
-    /// The shape of a vector for each bag.
-    pub(super) fn shape(&self, dim: usize) -> Vec<i64> {
-        let mut dims = self.ends.dims();
-        dims.push(dim as i64);
-        dims
-    }
-
-    /// Refuses an input that is not one vector for each bag, and returns the vectors' width.
-    pub(super) fn expect_each(&self, vectors: &Input) -> Result<usize> {
-        let (dims, bags) = (vectors.dims(), self.ends.dims());
-        match dims.split_last() {
-            Some((dim, of_vectors)) if of_vectors == bags => Ok(usize::try_from(*dim).unwrap_or(0)),
-            _ => Err(Error::invalid(format!(
-                "{} must have the shape of ends and dim behind it",
-                vectors.name()
-            ))
-            .with(vectors.name(), format_args!("{dims:?}"))
-            .with("ends", format_args!("{bags:?}"))),
-        }
-    }
-}
-
-fn is_empty(input: &Input) -> bool {
-    input.dims().contains(&0)
-}
 
 /// How many norms a node has: one, or none.
 fn norms(construction: &Construction) -> Result<usize> {

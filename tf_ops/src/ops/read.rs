@@ -1,7 +1,8 @@
 //! Reading rows by their offsets, in one table or in many: `MxRecRead`.
 
+use super::bag_inputs::BagInputs;
 use super::lists::{length, length_of_each, members, on_only, Tensors};
-use super::pooled::{self, BagInputs};
+use super::pooled;
 use super::support::{expect_rank, expect_variable, on, table, HANDLES, MEMBERS};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel, Output};

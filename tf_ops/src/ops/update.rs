@@ -1,7 +1,8 @@
 //! One step of an optimizer in the rows of tables: `MxRecUpdate`.
 
+use super::bag_inputs::BagInputs;
 use super::lists::{length, Tensors};
-use super::pooled::{BagInputs, KEPT};
+use super::pooled::KEPT;
 use super::read::MANY_NORMS;
 use super::support::{expect_last, expect_one_each, expect_rank, on, HANDLES, MEMBERS};
 use crate::op_def::{Arg, Attr, OpDef};

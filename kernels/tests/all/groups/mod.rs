@@ -642,12 +642,7 @@ fn gradients_of_sums_give_the_bits_of_gradients_that_are_repeated_for_each_id() 
                 let plain = floats(6, 9);
                 let group: Vec<(&Table, LookupColumns<'_>)> = (0..3)
                     .map(|at| {
-                        let bags = (at != 1 && is_summed).then_some(mx_rec_kernels::Bags {
-                            ends: &ends,
-                            weights: None,
-                            divisors: None,
-                            max_norm: None,
-                        });
+                        let bags = (at != 1 && is_summed).then_some(crate::pooled::sums(&ends));
                         let (grads, dim) = match (at, &bags) {
                             (1, _) => (&plain, 2),
                             (_, Some(_)) => (&of_bags, dim),
@@ -685,12 +680,7 @@ fn gradients_of_sums_that_are_too_few_are_refused() {
             offsets: found[0].offsets(),
             inverse: &inverses[0],
             grads: columns,
-            bags: Some(mx_rec_kernels::Bags {
-                ends: &ends,
-                weights: None,
-                divisors: None,
-                max_norm: None,
-            }),
+            bags: Some(crate::pooled::sums(&ends)),
         };
         let group = [(&*tables[0], lookup)];
         let sgd = Sgd::new(1.0, 0.0).unwrap();
