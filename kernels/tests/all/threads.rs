@@ -1,7 +1,8 @@
 //! Every verb of one table at once, from many threads: no key sees another's row, no update is
 //! lost, nothing is left over.
 //!
-//! Two seconds here, or as many as it takes to see enough; `scripts/stress threads` sets MX_REC_STRESS_SECONDS to minutes.
+//! Two seconds here, or as many as it takes to see enough; `scripts/stress threads` sets
+//! MX_REC_STRESS_SECONDS to minutes.
 
 use mx_rec_kernels::{
     checkpoint, Absent, Ids, Initializer, Pool, Sgd, Table, TableConfig, Target, Thresholds,
