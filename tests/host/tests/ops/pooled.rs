@@ -523,8 +523,8 @@ impl<'g> Lookups<'g> {
                         return node(graph, "MxRecReduce", &[grad, inverse, offsets]);
                     }
                     let bags = [self.ends[at], self.weights[at], self.divisors[at]];
-                    let inputs = [&[grad, inverse][..], &bags, &[offsets]].concat();
-                    node(graph, "MxRecReducePooled", &inputs)
+                    let inputs = [&[grad, inverse][..], &bags].concat();
+                    with_norms(graph, "MxRecReducePooled", &inputs, &[offsets])
                 });
                 let concat = |parts: [Output<'g>; 3]| {
                     let node = graph.node("ConcatV2").inputs(&parts);

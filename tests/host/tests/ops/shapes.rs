@@ -111,10 +111,13 @@ fn tensorflow_knows_of_every_op_what_its_definition_says_and_refuses_the_same() 
             let list = 1 + round % 3;
             let shapes = fitting(def, list, &mut random);
             let numbers = def.inputs.iter().filter_map(number_of);
-            let lists: Lengths = numbers.map(|name| (name.to_owned(), list)).collect();
+            let mut lists: Lengths = numbers.map(|name| (name.to_owned(), list)).collect();
             // TensorFlow does not say how long lists of several lengths are: no input is looked at,
             // and only the first output is surely there.
             let are_read = lists.len() < 2;
+            for name in def.outputs.iter().filter_map(number_of) {
+                lists.entry(name.to_owned()).or_insert(1);
+            }
             let asked: Vec<_> = shapes
                 .iter()
                 .map(|shape| {
