@@ -181,7 +181,7 @@ impl Work<'_> {
         for ((side, inverse), lease) in sides.iter().zip(&self.inverse).zip(&self.leases) {
             let (offsets, out) = (lease.offsets(), &mut self.out);
             side.table
-                .embed_pooled(self.pool, offsets, inverse, self.bags, out)?;
+                .embed_pooled(self.pool, offsets, inverse, self.bags, &mut [], out)?;
         }
         Ok(())
     }

@@ -162,6 +162,8 @@ def test_an_error_appears_in_the_step_of_its_batch(graph, session, capacity, lim
     assert sorted(ahead.table.rows(sess)) == [1, 2, 3]
 
 
+# Long, since it compares times: only the build for release tells what a claim costs.
+@pytest.mark.long
 def test_a_claim_costs_next_to_nothing(graph, session):
     tf, ops = support.tf(), support.ops()
     table = support.Raw.new(1, capacity=1 << 20)

@@ -87,13 +87,8 @@ impl RowOptimizer for Sgd {
     }
 
     fn update_half(&self, row: &mut HalfRow<'_>, slots: &[usize], grad: &[f32]) {
-        let Sgd {
-            lr,
-            weight_decay,
-            level,
-        } = *self;
-        if weight_decay == 0.0 {
-            update_half(level, Plain { lr }, row, slots, grad);
+        if self.weight_decay == 0.0 {
+            update_half(self.level, Plain { lr: self.lr }, row, slots, grad);
         } else {
             row.as_floats(grad.len(), slots, |row, slots| {
                 self.update(row, slots, grad)

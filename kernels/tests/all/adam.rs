@@ -337,7 +337,7 @@ fn read_by_every_verb(table: &Arc<Table>, pool: &Pool, keys: &[i64]) -> Vec<Vec<
         Box::new(|out| table.find(pool, ids, Absent::Zeros, out).unwrap()),
         Box::new(|out| {
             table
-                .embed_pooled(pool, &offsets, &inverse, &bags, out)
+                .embed_pooled(pool, &offsets, &inverse, &bags, &mut [], out)
                 .unwrap();
         }),
         Box::new(|out| {

@@ -90,13 +90,12 @@ fn all_ways_to_pool_give_the_same_bits_on_any_number_of_threads() {
             let pool = Pool::new(threads).unwrap();
             let mut found = vec![7.0; expected.len()];
             table
-                .embed_pooled(&pool, &offsets, &inverse, &bags, &mut found)
+                .embed_pooled(&pool, &offsets, &inverse, &bags, &mut [], &mut found)
                 .unwrap();
             assert_eq!(bits(&found), bits(&expected));
             let mut kept = vec![7.0; rows.len()];
             found.fill(7.0);
-            let done =
-                table.embed_pooled_keeping(&pool, &offsets, &inverse, &bags, &mut kept, &mut found);
+            let done = table.embed_pooled(&pool, &offsets, &inverse, &bags, &mut kept, &mut found);
             done.unwrap();
             assert_eq!((bits(&found), bits(&kept)), (bits(&expected), bits(&rows)));
             found.fill(7.0);
@@ -160,7 +159,7 @@ fn a_group_of_members_with_a_norm_and_without_gives_the_bits_of_one_after_the_ot
             inverse,
         } = one_of.rows;
         table
-            .embed_pooled(&one, offsets, inverse, &one_of.bags, out)
+            .embed_pooled(&one, offsets, inverse, &one_of.bags, &mut [], out)
             .unwrap();
     }
     for threads in [1, 2, 5] {

@@ -243,7 +243,7 @@ fn expect_all_forms(batch: &Batch, threads: usize) {
     table.embed(&pool, &offsets, &inverse, &mut each).unwrap();
     let expected = pooled_by_hand(batch, &each, bags.divisors);
     table
-        .embed_pooled(&pool, &offsets, &inverse, &bags, &mut found)
+        .embed_pooled(&pool, &offsets, &inverse, &bags, &mut [], &mut found)
         .unwrap();
     assert_bits(&found, &expected, "embed");
     let mut rows = vec![9.0; offsets.len() * dim];
@@ -490,7 +490,7 @@ fn what_does_not_fit_is_refused_by_name_and_changes_nothing() {
             bags: Some(bags),
         };
         let errors = [
-            table.embed_pooled(&pool, &offsets, inverse, &bags, &mut out),
+            table.embed_pooled(&pool, &offsets, inverse, &bags, &mut [], &mut out),
             table.apply_lookups(&pool, &[lookup], &adam).map(drop),
         ];
         for error in errors {
@@ -514,10 +514,10 @@ fn what_does_not_fit_is_refused_by_name_and_changes_nothing() {
     };
     assert!(table.apply_lookups(&pool, &[short], &adam).is_err());
     assert!(table
-        .embed_pooled(&pool, &offsets, &inverse, &good, &mut [0.0; 6])
+        .embed_pooled(&pool, &offsets, &inverse, &good, &mut [], &mut [0.0; 6])
         .is_err());
     assert!(table
-        .embed_pooled(&pool, &[offsets[0], 5], &inverse, &good, &mut out)
+        .embed_pooled(&pool, &[offsets[0], 5], &inverse, &good, &mut [], &mut out)
         .is_err());
     assert_eq!(table.export().unwrap(), before);
 }
@@ -555,7 +555,7 @@ fn a_key_that_went_is_dropped_and_a_replaced_table_is_an_error_that_can_be_repea
     assert_eq!(step(&old).unwrap(), 2);
     assert_eq!(table.stats().stale, 1);
     assert!(table
-        .embed_pooled(&pool, &old.0, &old.1, &bags, &mut out)
+        .embed_pooled(&pool, &old.0, &old.1, &bags, &mut [], &mut out)
         .is_err());
     let old = resolve();
     table.clear();
@@ -563,7 +563,7 @@ fn a_key_that_went_is_dropped_and_a_replaced_table_is_an_error_that_can_be_repea
     let before = table.export().unwrap();
     let errors = [
         step(&old).map(drop),
-        table.embed_pooled(&pool, &old.0, &old.1, &bags, &mut out),
+        table.embed_pooled(&pool, &old.0, &old.1, &bags, &mut [], &mut out),
     ];
     for error in errors {
         assert_eq!(error.unwrap_err().kind(), Kind::Aborted);

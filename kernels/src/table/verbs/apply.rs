@@ -491,8 +491,12 @@ impl<G: Gradients> Job<'_, G> {
         first.iter().for_each(|&row| prefetch(&part, row));
         let at_once = rows_at_once(self.width);
         let mut coming = coming.chunks(at_once);
+        // Counted down, since a row may take no longer than a division.
+        let mut until_next = 1;
         for (number, &row) in rows.iter().enumerate() {
-            if number % at_once == 0 {
+            until_next -= 1;
+            if until_next == 0 {
+                until_next = at_once;
                 let coming = coming.next().unwrap_or_default();
                 coming.iter().for_each(|&row| prefetch(&part, row));
             }

@@ -27,7 +27,7 @@ pub struct KeyBagsOf<'a> {
 }
 
 impl Table {
-    /// [`Table::embed_pooled_keeping`] of several lookups at once; `outs[i]` is for `group[i]`, and
+    /// [`Table::embed_pooled`] of several lookups at once; `outs[i]` is for `group[i]`, and
     /// so is `kept[i]`, which may end before.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Table {
                 offsets,
                 inverse,
             } = one.rows;
-            return table.embed_pooled_keeping(pool, offsets, inverse, &one.bags, kept, out);
+            return table.embed_pooled(pool, offsets, inverse, &one.bags, kept, out);
         }
         for ((BagsOf { rows, bags }, out), kept) in group.iter().zip(&outs).zip(&kept) {
             let found = (rows.offsets, rows.inverse);
@@ -212,7 +212,9 @@ mod tests {
         let mut expected: Vec<Vec<f32>> = group.iter().map(room).collect();
         for (BagsOf { rows, bags }, out) in group.iter().zip(&mut expected) {
             let (offsets, inverse) = (rows.offsets, rows.inverse);
-            let done = rows.table.embed_pooled(&one, offsets, inverse, bags, out);
+            let done = rows
+                .table
+                .embed_pooled(&one, offsets, inverse, bags, &mut [], out);
             done.unwrap();
         }
         for threads in [1, 2, 5] {

@@ -19,27 +19,12 @@ use std::ops::Range;
 impl Table {
     /// Pools the rows of ids: `(u)` offsets, for each of `(n)` ids its place among them, and
     /// `(b, dim)` floats, the vectors of `bags`. What [`restore_pooled`](crate::restore_pooled)
-    /// gives for the rows of [`Table::lookup`], bit for bit.
+    /// gives for the rows of [`Table::lookup`], bit for bit. These rows are copied to `kept`,
+    /// `(u, dim)` floats, unless it is empty.
     ///
     /// # Errors
     /// As [`Table::embed`], and `InvalidArgument` for bags that are not those of the ids.
     pub fn embed_pooled(
-        &self,
-        pool: &Pool,
-        offsets: &[i64],
-        inverse: &[i32],
-        bags: &Bags<'_>,
-        out: &mut [f32],
-    ) -> Result<()> {
-        self.embed_pooled_keeping(pool, offsets, inverse, bags, &mut [], out)
-    }
-
-    /// [`Table::embed_pooled`] that also copies the distinct rows to `kept`, `(u, dim)` floats;
-    /// nothing if it is empty.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn embed_pooled_keeping(
         &self,
         pool: &Pool,
         offsets: &[i64],
@@ -53,7 +38,7 @@ impl Table {
         self.pool_from(pool, &content, (offsets, inverse), bags, kept, out)
     }
 
-    /// Checks the arguments of [`Table::embed_pooled_keeping`].
+    /// Checks the arguments of [`Table::embed_pooled`].
     pub(in crate::table) fn expect_pooled(
         &self,
         (offsets, inverse): (&[i64], &[i32]),
@@ -68,7 +53,7 @@ impl Table {
         self.expect_bags(bags, inverse.len())
     }
 
-    /// [`Table::embed_pooled_keeping`] of a content that is locked, and of arguments that were
+    /// [`Table::embed_pooled`] of a content that is locked, and of arguments that were
     /// checked.
     pub(in crate::table) fn pool_from(
         &self,

@@ -360,7 +360,7 @@ fn every_verb_gives_the_same_bits_on_rows_that_went_to_disk() {
             assert_eq!(now, on_disk);
             let places: Vec<i32> = (0..300).map(|at| (at * 7 % 201) - 1).collect();
             table
-                .embed_pooled(&pool, &copies, &places, &bags, &mut pooled)
+                .embed_pooled(&pool, &copies, &places, &bags, &mut [], &mut pooled)
                 .unwrap();
             read.extend(bits(&pooled));
             let fields = [Field::Embedding, slot("momentum"), slot("unknown")];
