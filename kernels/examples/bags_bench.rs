@@ -142,7 +142,7 @@ impl Work<'_> {
                 .chunks(half * length)
                 .zip(self.out.chunks_mut(half * dim));
             self.pool
-                .try_each(work.collect(), |(places, out): (&[u32], &mut [f32])| {
+                .try_each(work, |(places, out): (&[u32], &mut [f32])| {
                     for (bag, out) in places.chunks(length).zip(out.chunks_mut(dim)) {
                         out.fill(0.0);
                         for &place in bag {

@@ -219,11 +219,7 @@ pub fn reduce_pooled(
     let distinct = shapes(out.len(), dim, bags.len(), grads.len() * dim)?;
     let by_key = ByKey::new(pool, grads, inverse, bags, distinct)?;
     let parts = crate::pool::ranges(distinct, pool.parts(inverse.len() * dim, LEAST_FLOATS) * 4);
-    let work = parts
-        .iter()
-        .cloned()
-        .zip(split_mut(out, dim, &parts))
-        .collect();
+    let work = parts.iter().cloned().zip(split_mut(out, dim, &parts));
     pool.each(work, |(range, out): (Range<usize>, &mut [f32])| {
         let mut scratch = vec![0.0; dim];
         for (number, out) in range.zip(out.chunks_exact_mut(dim)) {

@@ -11,6 +11,7 @@ use crate::mem::{prefetch, NONE};
 use crate::pool::{split_mut, Pool};
 use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use crate::{Ids, PADDING};
+use smallvec::smallvec;
 use std::ops::{DerefMut, Range};
 
 /// In `found`: this id is the first of its key.
@@ -102,7 +103,7 @@ fn in_groups<O: DerefMut<Target = [i64]>>(
         &mut rows[..n],
         &mut times[..counted],
     );
-    pool.each(groups.iter_mut().collect(), |group: &mut Group<'_>| {
+    pool.each(groups.iter_mut(), |group: &mut Group<'_>| {
         group.look_up(index, wanted);
     });
     let keys = groups.iter().map(|group| group.distinct).sum();
@@ -131,7 +132,7 @@ fn in_groups<O: DerefMut<Target = [i64]>>(
     let listed = if counted > 0 { end(&bounds) } else { 0 };
     let mut list = (vec![0; listed], vec![0; listed]);
     let parts = match listed {
-        0 => vec![0..0; bounds.len()],
+        0 => smallvec![0..0; bounds.len()],
         _ => bounds.clone(),
     };
     let alone = firsts.len() == 1;

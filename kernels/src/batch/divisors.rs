@@ -40,11 +40,7 @@ pub fn bag_divisors(
             .with("bags", bags.len()));
     }
     let parts = bags.cut(pool.parts(ids.len(), LEAST));
-    let work = parts
-        .iter()
-        .cloned()
-        .zip(split_mut(out, 1, &parts))
-        .collect();
+    let work = parts.iter().cloned().zip(split_mut(out, 1, &parts));
     pool.each(work, |(range, out): (Range<usize>, &mut [f32])| {
         for (bag, out) in range.zip(out) {
             let mut sum = 0.0_f32;

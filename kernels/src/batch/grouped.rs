@@ -2,7 +2,7 @@
 //! fits the first cache.
 
 use crate::index::{hash, top};
-use crate::pool::{ranges, split_mut};
+use crate::pool::{ranges, split_mut, Parts};
 use crate::sort::Sizes;
 use crate::{Ids, Pool};
 use std::ops::Range;
@@ -40,7 +40,7 @@ impl Buffers {
 /// order of occurrence.
 pub(crate) struct Grouped<'b> {
     /// The ranges of the batch, in order.
-    pub(crate) ranges: Vec<Range<usize>>,
+    pub(crate) ranges: Parts<Range<usize>>,
     /// For each range where its groups start in `keys`, and the end of the last.
     pub(crate) starts: Vec<Vec<usize>>,
     /// The sorted keys.
@@ -67,8 +67,7 @@ impl<'b> Grouped<'b> {
             .zip(split_mut(keys, 1, &ranges))
             .zip(split_mut(place, 1, &ranges))
             .zip(split_mut(group, 1, &ranges))
-            .zip(&mut starts)
-            .collect();
+            .zip(&mut starts);
         pool.each(work, |((((range, keys), place), group), starts)| {
             let base = range.start;
             *starts = match ids.part(range) {

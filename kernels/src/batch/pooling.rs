@@ -268,7 +268,7 @@ pub fn weight_gradients(
     let parts = bags.cut(pool.parts(inverse.len() * dim, LEAST_FLOATS));
     let ids: Vec<Range<usize>> = parts.iter().map(|part| bags.ids(part)).collect();
     let level = Level::detect();
-    let work = parts.into_iter().zip(split_mut(out, 1, &ids)).collect();
+    let work = parts.into_iter().zip(split_mut(out, 1, &ids));
     pool.try_each(work, |(range, out): (Range<usize>, &mut [f32])| {
         let (mut scratch, mut scaled) = (vec![0.0; dim], vec![0.0; dim]);
         let start = bags.ids(&range).start;
@@ -323,11 +323,7 @@ pub(super) fn divided(pool: &Pool, grads: Columns<'_>, divisors: &[f32]) -> Vec<
     let dim = grads.dim();
     let mut out = vec![0.0; grads.len() * dim];
     let parts = ranges(divisors.len(), pool.parts(out.len(), LEAST_FLOATS));
-    let work = parts
-        .iter()
-        .cloned()
-        .zip(split_mut(&mut out, dim, &parts))
-        .collect();
+    let work = parts.iter().cloned().zip(split_mut(&mut out, dim, &parts));
     pool.each(work, |(range, out): (Range<usize>, &mut [f32])| {
         for (bag, out) in range.zip(out.chunks_exact_mut(dim)) {
             out.copy_from_slice(grads.row(bag));

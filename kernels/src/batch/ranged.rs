@@ -14,9 +14,10 @@ use super::numbering::Numbering;
 use super::wanted::{Distinct, Wanted};
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, NONE};
-use crate::pool::{ranges, split_mut};
+use crate::pool::{ranges, split_mut, Parts};
 use crate::simd::{Level, Vectorized};
 use crate::{Pool, PADDING};
+use smallvec::smallvec;
 use std::ops::{DerefMut, Range};
 
 /// The most ranges: the keys of a range are looked for in all that come before it.
@@ -78,8 +79,7 @@ pub(super) fn in_ranges<T: Copy + Into<i64> + Sync, O: DerefMut<Target = [i64]>>
         .iter()
         .map(|bound| &ids[bound.clone()])
         .zip(split_mut(inverse, 1, &bounds))
-        .zip(&mut *found)
-        .collect();
+        .zip(&mut *found);
     let is_counted = wanted == Wanted::Occurrences;
     let level = Level::detect();
     pool.each(work, |((ids, inverse), keys)| {
@@ -98,7 +98,7 @@ pub(super) fn in_ranges<T: Copy + Into<i64> + Sync, O: DerefMut<Target = [i64]>>
     for_len(&mut buffers.places, all, 0);
     let places = &mut buffers.places[..all];
     join(pool, found, &starts, places);
-    let shares: Vec<Share> = found
+    let shares: Parts<Share> = found
         .iter()
         .zip(&starts)
         .map(|(range, start)| Share::of(range, &places[start.clone()], wanted))
@@ -112,7 +112,7 @@ pub(super) fn in_ranges<T: Copy + Into<i64> + Sync, O: DerefMut<Target = [i64]>>
     let mut list = (vec![0; listed], vec![0; listed]);
     let bounds_of_list = match is_counted {
         true => bounds_of_kept.clone(),
-        false => vec![0..0; found.len()],
+        false => smallvec![0..0; found.len()],
     };
     let work = found
         .iter()
@@ -133,8 +133,7 @@ pub(super) fn in_ranges<T: Copy + Into<i64> + Sync, O: DerefMut<Target = [i64]>>
                 keys,
                 times,
             }
-        })
-        .collect();
+        });
     pool.each(work, |positions: Positions<'_>| positions.give(wanted));
     if is_counted {
         add_times(found, &starts, places, &mut list.1);
@@ -154,12 +153,12 @@ pub(super) fn in_ranges<T: Copy + Into<i64> + Sync, O: DerefMut<Target = [i64]>>
                 .into_iter()
                 .map(move |ids| (part(ids), start.clone()))
         });
-    let (renumbered, of): (Vec<_>, Vec<_>) = renumbered.unzip();
+    let (renumbered, of): (Parts<_>, Parts<_>) = renumbered.unzip();
     let first = renumbered.first().map_or(0, |part| part.start);
     let sizes = renumbered.iter().map(ExactSizeIterator::len);
     let work = split_mut(&mut inverse[first..], 1, &following(sizes));
     let places = &*places;
-    let work = work.into_iter().zip(of).collect();
+    let work = work.into_iter().zip(of);
     pool.each(work, |(inverse, start)| renumber(inverse, start, places));
     Distinct {
         keys: shares.iter().map(|share| share.keys).sum(),
@@ -170,7 +169,7 @@ pub(super) fn in_ranges<T: Copy + Into<i64> + Sync, O: DerefMut<Target = [i64]>>
 }
 
 /// Ranges of these sizes, one behind the other.
-pub(super) fn following(sizes: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
+pub(super) fn following(sizes: impl Iterator<Item = usize>) -> Parts<Range<usize>> {
     sizes
         .scan(0, |end, size| {
             let start = *end;

@@ -22,11 +22,7 @@ pub fn restore(
 ) -> Result<()> {
     let distinct = shapes(rows.len(), dim, inverse.len(), out.len())?;
     let parts = ranges(inverse.len(), pool.parts(out.len(), LEAST_FLOATS));
-    let work = parts
-        .iter()
-        .cloned()
-        .zip(split_mut(out, dim, &parts))
-        .collect();
+    let work = parts.iter().cloned().zip(split_mut(out, dim, &parts));
     pool.try_each(work, |(range, out): (Range<usize>, &mut [f32])| {
         for (&at, out) in inverse[range].iter().zip(out.chunks_exact_mut(dim)) {
             match usize::try_from(at)

@@ -166,7 +166,7 @@ fn write_records(
     (keys, records): (&[i64], &[f32]),
 ) -> Result<Sums> {
     let mut sums = vec![0; parts.len()];
-    let work = parts.iter().zip(&mut sums).collect();
+    let work = parts.iter().zip(&mut sums);
     pool.try_each(work, |(part, sum): (&PartWriter, &mut u32)| {
         let mut buffer = Vec::with_capacity(keys.len() * part.width as usize);
         match part.values {
@@ -194,7 +194,7 @@ fn sum_and_write(
     write: impl Fn(&Block, &mut Vec<u8>) -> Result<Sums> + Sync,
 ) -> Result<Vec<Sums>> {
     let mut sums: Vec<Sums> = vec![Vec::new(); blocks.len()];
-    pool.try_each(blocks.iter().zip(&mut sums).collect(), |(block, sums)| {
+    pool.try_each(blocks.iter().zip(&mut sums), |(block, sums)| {
         let mut buffer = buffers.lock().pop().unwrap_or_default();
         *sums = write(block, &mut buffer)?;
         buffers.lock().push(buffer);

@@ -230,7 +230,7 @@ pub(super) fn catch_up(
         .zip(weights.chunks_mut(floats))
         .zip(m.chunks_mut(floats).zip(v.chunks_mut(floats)));
     let (starts, behind) = ([dim, dim.saturating_mul(2)], [0, dim]);
-    pool.each(work.collect(), |((keys, weights), (m, v))| {
+    pool.each(work, |((keys, weights), (m, v))| {
         let mut row = Vec::with_capacity(dim.saturating_mul(3));
         let moments = m.chunks_exact_mut(dim).zip(v.chunks_exact_mut(dim));
         let rows = weights.chunks_exact_mut(dim).zip(moments);

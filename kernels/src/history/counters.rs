@@ -206,7 +206,7 @@ impl KeyCounters {
             .iter()
             .zip(split_mut(&mut items[..keys.len()], 1, &ranges))
             .zip(&mut starts);
-        pool.each(work.collect(), |((range, items), starts)| {
+        pool.each(work, |((range, items), starts)| {
             *starts = sort(keys, range.clone(), &count, items);
         });
         let given: Vec<AtomicU32> = keys.iter().map(|_| AtomicU32::new(0)).collect();

@@ -251,7 +251,7 @@ impl Index {
 
     /// Calls `f` with every key and its row, in no useful order, on all threads of the pool.
     pub(crate) fn each_on(&self, pool: &Pool, f: impl Fn(i64, u32) + Sync) {
-        pool.each(self.shards.iter().collect(), |shard| shard.each(&f));
+        pool.each(self.shards.iter(), |shard| shard.each(&f));
     }
 }
 

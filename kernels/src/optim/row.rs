@@ -27,6 +27,12 @@ impl SlotSpec {
         }
     }
 
+    /// Whether it is the same as another one, to the bits of what it starts at.
+    pub(crate) fn is(&self, other: &SlotSpec) -> bool {
+        let parts = |slot: &SlotSpec| (slot.per_row, slot.initial.to_bits());
+        parts(self) == parts(other) && self.name == other.name
+    }
+
     /// Floats of it in a row of `dim` columns.
     pub fn floats(&self, dim: usize) -> usize {
         if self.per_row {

@@ -13,6 +13,7 @@ use crate::sync::Mutex;
 use crate::{Error, Result};
 #[cfg(not(feature = "model"))]
 use helpers::Helpers;
+use smallvec::SmallVec;
 use std::ops::Range;
 #[cfg(not(feature = "model"))]
 use std::sync::{
@@ -98,7 +99,11 @@ impl Pool {
     }
 
     /// Calls `f` once with every item, on any thread and in any order; returns when all are done.
-    pub(crate) fn each<T: Send>(&self, items: Vec<T>, f: impl Fn(T) + Sync) {
+    pub(crate) fn each<T: Send, I: ExactSizeIterator<Item = T> + Send>(
+        &self,
+        items: impl IntoIterator<Item = T, IntoIter = I>,
+        f: impl Fn(T) + Sync,
+    ) {
         let done = self.try_each(items, |item| {
             f(item);
             Ok(())
@@ -114,16 +119,17 @@ impl Pool {
     ///
     /// # Errors
     /// That of the first item, in the order of `work`, for which `f` fails.
-    pub fn try_each<T: Send>(
+    pub fn try_each<T: Send, I: ExactSizeIterator<Item = T> + Send>(
         &self,
-        work: Vec<T>,
+        work: impl IntoIterator<Item = T, IntoIter = I>,
         f: impl Fn(T) -> Result<()> + Sync,
     ) -> Result<()> {
+        let mut work = work.into_iter();
         if self.threads == 1 || work.len() <= 1 {
-            return work.into_iter().try_for_each(f);
+            return work.try_for_each(f);
         }
         let wanted = self.threads.min(work.len()) - 1;
-        let queue = Mutex::new(Some(work.into_iter().enumerate()));
+        let queue = Mutex::new(Some(work.enumerate()));
         let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
         let run = || {
             let next = || queue.lock().as_mut()?.next();
@@ -241,8 +247,11 @@ impl Drop for Done<'_> {
     }
 }
 
+/// What each part of some work has; of one or two parts without memory of its own.
+pub(crate) type Parts<T> = SmallVec<[T; 2]>;
+
 /// Cuts `0..n` into `parts` ranges whose lengths differ by at most one.
-pub(crate) fn ranges(n: usize, parts: usize) -> Vec<Range<usize>> {
+pub(crate) fn ranges(n: usize, parts: usize) -> Parts<Range<usize>> {
     let parts = parts.max(1);
     let (size, longer) = (n / parts, n % parts);
     let mut start = 0;
@@ -261,7 +270,7 @@ pub(crate) fn split_mut<'a, T>(
     mut slice: &'a mut [T],
     width: usize,
     ranges: &[Range<usize>],
-) -> Vec<&'a mut [T]> {
+) -> Parts<&'a mut [T]> {
     ranges
         .iter()
         .map(|range| {
@@ -283,7 +292,7 @@ mod tests {
         for threads in [1, 2, 5] {
             let pool = Pool::new(threads).unwrap();
             let sum = AtomicUsize::new(0);
-            pool.each((1..=100).collect(), |item: usize| {
+            pool.each(1..101, |item: usize| {
                 sum.fetch_add(item, Ordering::Relaxed);
             });
             assert_eq!(sum.into_inner(), 5050);
@@ -299,7 +308,7 @@ mod tests {
                 scope.spawn(move || {
                     for call in 0..500 {
                         let sum = AtomicUsize::new(0);
-                        pool.each((0..call % 9).collect(), |at: usize| {
+                        pool.each(0..call % 9, |at: usize| {
                             sum.fetch_add(at + caller, Ordering::Relaxed);
                         });
                         let expected: usize = (0..call % 9).map(|at| at + caller).sum();
@@ -338,7 +347,7 @@ mod tests {
             for round in 0..200_usize {
                 let begun = AtomicUsize::new(0);
                 let (first, second) = (round % 7, round % 7 + 1 + round % 3);
-                let error = pool.try_each((0..40).collect(), |at: usize| {
+                let error = pool.try_each(0..40, |at: usize| {
                     begun.fetch_add(1, Ordering::Relaxed);
                     if at != first && at != second {
                         return Ok(());
@@ -364,7 +373,7 @@ mod tests {
         let begun = AtomicUsize::new(0);
         let count = |fails: usize| {
             begun.store(0, Ordering::Relaxed);
-            let done = pool.try_each((0..10).collect(), |at: usize| {
+            let done = pool.try_each(0..10, |at: usize| {
                 begun.fetch_add(1, Ordering::Relaxed);
                 match at == fails {
                     true => Err(Error::invalid("no")),
@@ -398,11 +407,11 @@ mod tests {
 
     #[test]
     fn ranges_cover_everything_without_overlap() {
-        assert_eq!(ranges(7, 3), [0..3, 3..5, 5..7]);
-        assert_eq!(ranges(0, 2), [0..0, 0..0]);
+        assert_eq!(ranges(7, 3)[..], [0..3, 3..5, 5..7]);
+        assert_eq!(ranges(0, 2)[..], [0..0, 0..0]);
         let mut values = [1, 2, 3, 4, 5, 6];
         let parts = split_mut(&mut values, 2, &ranges(3, 2));
-        assert_eq!(parts, [&mut [1, 2, 3, 4][..], &mut [5, 6][..]]);
+        assert_eq!(parts[..], [&mut [1, 2, 3, 4][..], &mut [5, 6][..]]);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 use super::Table;
 use crate::sync::Mutex;
 use crate::{Error, Pool, Result};
+use smallvec::{smallvec, SmallVec};
 
 /// A thread should have at least so much work, in ids or gradients, before another one is woken.
 pub(super) const LEAST: usize = 2048;
@@ -17,7 +18,7 @@ pub(super) const LEAST: usize = 2048;
 pub(super) struct OneTable<'t> {
     pub(super) table: &'t Table,
     /// The places of its members in the group, in order.
-    pub(super) members: Vec<usize>,
+    pub(super) members: SmallVec<[usize; 1]>,
 }
 
 /// The tables of a group, each once, in the order of their addresses: that in which their locks are
@@ -31,7 +32,7 @@ pub(super) fn by_address<'t>(tables: impl Iterator<Item = &'t Table>) -> Vec<One
             Some(last) if std::ptr::eq(last.table, table) => last.members.push(at),
             _ => found.push(OneTable {
                 table,
-                members: vec![at],
+                members: smallvec![at],
             }),
         }
     }

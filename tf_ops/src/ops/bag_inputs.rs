@@ -1,6 +1,6 @@
 //! The inputs of ops that describe the bags of a pooled lookup.
 
-use crate::tf::{Context, Input};
+use crate::tf::{Context, Dims, Input};
 use mx_rec_kernels::{Bags, Error, MaxNorm, Result};
 
 /// The inputs that describe bags.
@@ -95,17 +95,17 @@ impl BagInputs {
     }
 
     /// The shape of a vector for each bag.
-    pub(super) fn shape(&self, dim: usize) -> Vec<i64> {
-        let mut dims = self.ends.dims();
-        dims.push(dim as i64);
-        dims
+    pub(super) fn shape(&self, dim: usize) -> Dims {
+        self.ends.dims_and(dim)
     }
 
     /// Refuses an input that is not one vector for each bag, and returns the vectors' width.
     pub(super) fn expect_each(&self, vectors: &Input) -> Result<usize> {
         let (dims, bags) = (vectors.dims(), self.ends.dims());
         match dims.split_last() {
-            Some((dim, of_vectors)) if of_vectors == bags => Ok(usize::try_from(*dim).unwrap_or(0)),
+            Some((dim, of_vectors)) if *of_vectors == *bags => {
+                Ok(usize::try_from(*dim).unwrap_or(0))
+            }
             _ => Err(Error::invalid(format!(
                 "{} must have the shape of ends and dim behind it",
                 vectors.name()

@@ -2,7 +2,7 @@
 //! `MxRecStitch`, `MxRecPackGradients`. Keys and values travel, never offsets or handles.
 
 use super::lists::{members, natural, Tensors};
-use super::support::{expect_rank, ids, limit, KEY_TYPE, LIMIT, MEMBERS};
+use super::support::{expect_like, expect_rank, ids, limit, KEY_TYPE, LIMIT, MEMBERS};
 use crate::config::Settings;
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, HoldBuffers, OpKernel, Output};
@@ -74,14 +74,8 @@ impl OpKernel for ClusterTable {
     fn compute(&self, context: &Context) -> Result<()> {
         let (config, like) = (context.input(0)?, context.input(1)?);
         let settings = Settings::parse(config.values::<u8>()?)?;
-        if like.dims() != [0, settings.table.dim as i64] {
-            return Err(Error::invalid("like must have shape (0, dim)")
-                .with("table", &settings.table.name)
-                .with("shape", format_args!("{:?}", like.dims()))
-                .with("dim", settings.table.dim));
-        }
-        let variable = context.allocate::<f32>(&like.dims())?;
-        context.set(0, variable)
+        expect_like(&like, &settings.table)?;
+        context.set(0, &like)
     }
 }
 
@@ -389,9 +383,8 @@ impl OpKernel for Stitch {
         let mut outputs = Vec::with_capacity(self.members);
         for (variable, places) in variables.iter().zip(&places) {
             expect_rank(variable, 2)?;
-            let mut dims = places.dims();
-            dims.push(variable.dim(1));
-            outputs.push(context.allocate::<f32>(&dims)?);
+            let dim = variable.dim(1) as usize;
+            outputs.push(context.allocate::<f32>(&places.dims_and(dim))?);
         }
         for (keys, counts) in keys.iter().zip(&counts) {
             let (keys, counts) = (keys.values::<i64>()?.len(), counts.values::<i64>()?);

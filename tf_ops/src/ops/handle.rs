@@ -1,5 +1,6 @@
 //! `MxRecTable`: the op that owns a table.
 
+use super::support::expect_like;
 use crate::config::Settings;
 use crate::op_def::{Arg, OpDef};
 use crate::tables::{self, Reference};
@@ -100,12 +101,7 @@ impl OpKernel for MakeTable {
             }
             None => {
                 let settings = Settings::parse(json)?;
-                if like.dims() != [0, settings.table.dim as i64] {
-                    return Err(Error::invalid("like must have shape (0, dim)")
-                        .with("table", &settings.table.name)
-                        .with("shape", format_args!("{:?}", like.dims()))
-                        .with("dim", settings.table.dim));
-                }
+                expect_like(&like, &settings.table)?;
                 let table = tables::own(settings)?;
                 let number = table.number();
                 *made = Some(Made {
@@ -116,8 +112,7 @@ impl OpKernel for MakeTable {
             }
         };
         drop(made);
-        let variable = context.allocate::<f32>(&like.dims())?;
-        context.set(0, variable)?;
+        context.set(0, &like)?;
         context.set_scalar(1, number)
     }
 }

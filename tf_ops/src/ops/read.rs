@@ -219,7 +219,7 @@ pub(super) fn of_each(
     let all = tables.iter().zip(ids).enumerate();
     all.map(|(at, (table, ids))| match bags.get(at) {
         Some(bags) => context.allocate::<f32>(&bags.shape(table.dim())),
-        None => context.allocate::<f32>(&with_last(ids, table.dim())),
+        None => context.allocate::<f32>(&ids.dims_and(table.dim())),
     })
     .collect()
 }
@@ -229,7 +229,7 @@ fn read_one(context: &Context, table: &Table) -> Result<()> {
     let (offsets, inverse) = (context.input(2)?, context.input(3)?);
     expect_variable(&context.input(1)?, table)?;
     expect_rank(&offsets, 1)?;
-    let mut rows = context.allocate::<f32>(&with_last(&inverse, table.dim()))?;
+    let mut rows = context.allocate::<f32>(&inverse.dims_and(table.dim()))?;
     table.embed(
         pool()?,
         offsets.values::<i64>()?,
@@ -292,14 +292,7 @@ fn read_side_by_side(
         }
     }
     let width = tables.iter().map(|table| table.dim()).sum();
-    let mut output = context.allocate::<f32>(&with_last(first, width))?;
+    let mut output = context.allocate::<f32>(&first.dims_and(width))?;
     Table::embed_side_by_side(pool()?, group, output.values())?;
     context.set(0, output)
-}
-
-/// The shape of an input with one dimension behind it.
-fn with_last(input: &Input, last: usize) -> Vec<i64> {
-    let mut dims = input.dims();
-    dims.push(last as i64);
-    dims
 }

@@ -59,9 +59,7 @@ impl OpKernel for Restore {
         let (rows, inverse) = (context.input(0)?, context.input(1)?);
         expect_rank(&rows, 2)?;
         let dim = last(&rows)?;
-        let mut dims = inverse.dims();
-        dims.push(dim);
-        let mut embedding = context.allocate::<f32>(&dims)?;
+        let mut embedding = context.allocate::<f32>(&inverse.dims_and(dim as usize))?;
         mx_rec_kernels::restore(
             pool()?,
             rows.values::<f32>()?,

@@ -4,7 +4,7 @@ use crate::op_def::{Arg, Attr, OpDef};
 use crate::tables;
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::trace;
-use mx_rec_kernels::{Absent, Columns, Error, Ids, Result, Table};
+use mx_rec_kernels::{Absent, Columns, Error, Ids, Result, Table, TableConfig};
 use std::sync::Arc;
 
 pub(super) const HANDLE: Arg = Arg {
@@ -163,7 +163,7 @@ pub(super) fn columns<'a>(
 ) -> Result<Columns<'a>> {
     let (of_grad, of_ids) = (grad.dims(), inverse.dims());
     match of_grad.split_last() {
-        Some((&width, ids)) if *ids == of_ids => {
+        Some((&width, ids)) if *ids == *of_ids => {
             let width = usize::try_from(width).unwrap_or(0);
             Columns::of(grad.values::<f32>()?, width, first, dim)
         }
@@ -193,6 +193,17 @@ pub(super) fn rows_of_absent(absent: &Input, ids: usize, dim: usize) -> Result<A
                 .with("ids", ids),
         ),
     }
+}
+
+/// Refuses a tensor that does not state the dim of a configuration: shape (0, dim).
+pub(super) fn expect_like(like: &Input, config: &TableConfig) -> Result<()> {
+    if *like.dims() == [0, config.dim as i64] {
+        return Ok(());
+    }
+    Err(Error::invalid("like must have shape (0, dim)")
+        .with("table", &config.name)
+        .with("shape", format_args!("{:?}", like.dims()))
+        .with("dim", config.dim))
 }
 
 /// Refuses a variable that is not the table's: shape (0, dim).

@@ -62,6 +62,8 @@ pub(crate) struct Context {
     api: &'static TensorFlow,
     raw: *mut sys::TF_OpKernelContext,
     inputs: &'static [crate::op_def::Arg],
+    /// Of the last call: each sets it anew.
+    status: Status,
 }
 
 impl Context {
@@ -72,7 +74,12 @@ impl Context {
         raw: *mut sys::TF_OpKernelContext,
         inputs: &'static [crate::op_def::Arg],
     ) -> Self {
-        Self { api, raw, inputs }
+        Self {
+            api,
+            raw,
+            inputs,
+            status: Status::new(api),
+        }
     }
 
     /// Input number `at`.
@@ -92,14 +99,13 @@ impl Context {
         let name = self.inputs.get(arg).map_or("input", |arg| arg.name);
         let index = c_int::try_from(at)
             .map_err(|_| Error::new(Kind::Internal, "an op has too many inputs"))?;
-        let status = Status::new(self.api);
         let mut raw = std::ptr::null_mut();
         // SAFETY: the context is valid; tensor and status are ours.
         unsafe {
             self.api
-                .TF_GetInput(self.raw, index, &mut raw, status.raw())
+                .TF_GetInput(self.raw, index, &mut raw, self.status.raw())
         }
-        status.check()?;
+        self.status.check()?;
         if raw.is_null() {
             return Err(Error::new(Kind::Internal, "TensorFlow gave no tensor").with("input", name));
         }
@@ -148,14 +154,13 @@ impl Context {
     pub(crate) fn set(&self, at: usize, tensor: impl Settable) -> Result<()> {
         let index = c_int::try_from(at)
             .map_err(|_| Error::new(Kind::Internal, "an op has too many outputs"))?;
-        let status = Status::new(self.api);
         // SAFETY: the context is valid and the tensor alive; TensorFlow takes a reference of its
         // own to its memory.
         unsafe {
             self.api
-                .TF_SetOutput(self.raw, index, tensor.raw(), status.raw())
+                .TF_SetOutput(self.raw, index, tensor.raw(), self.status.raw())
         }
-        status.check()
+        self.status.check()
     }
 
     /// Gives tensors to TensorFlow as the outputs from number `first` on, as [`Context::set`] does.
@@ -179,9 +184,11 @@ impl Context {
 
     /// Reports that the run failed.
     pub(super) fn fail(&self, kind: Kind, message: &str) {
-        let status = Status::new(self.api);
-        status.set(kind, message);
+        self.status.set(kind, message);
         // SAFETY: the context is valid, the status is copied.
-        unsafe { self.api.TF_OpKernelContext_Failure(self.raw, status.raw()) }
+        unsafe {
+            self.api
+                .TF_OpKernelContext_Failure(self.raw, self.status.raw())
+        }
     }
 }

@@ -15,4 +15,4 @@ pub(crate) use buffers::Hold as HoldBuffers;
 pub(crate) use context::{Construction, Context};
 pub(crate) use register::{at_failure, has_kernel, register, OpKernel};
 pub(crate) use status::{version, Status};
-pub(crate) use tensor::{Input, Lent, Output, Settable};
+pub(crate) use tensor::{Dims, Input, Lent, Output, Settable};

@@ -4,6 +4,7 @@ use super::buffers::{self, Buffer};
 use crate::guard::guarded;
 use crate::sys::{self, TensorFlow};
 use mx_rec_kernels::{Error, Kind, Lease, Result};
+use smallvec::SmallVec;
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
 
@@ -42,6 +43,9 @@ unsafe impl Element for u8 {
     const DTYPE: sys::TF_DataType = sys::TF_UINT8;
     const NAME: &'static str = "uint8";
 }
+
+/// A shape, without memory of its own up to four dimensions.
+pub(crate) type Dims = SmallVec<[i64; 4]>;
 
 /// An owned tensor; deleted when dropped.
 struct Owned {
@@ -106,8 +110,15 @@ impl Input {
         }
     }
 
-    pub(crate) fn dims(&self) -> Vec<i64> {
+    pub(crate) fn dims(&self) -> Dims {
         (0..self.rank()).map(|at| self.dim(at)).collect()
+    }
+
+    /// Its shape with one dimension behind it.
+    pub(crate) fn dims_and(&self, last: usize) -> Dims {
+        let mut dims = self.dims();
+        dims.push(last as i64);
+        dims
     }
 
     /// The elements in row-major order.

@@ -9,6 +9,7 @@ use crate::table::rows::free_rows::FreeRows;
 use crate::table::rows::layout::Layout;
 use crate::table::rows::offset::{Births, Unfit, MAX_ROWS};
 use crate::{Decay, Error, Kind, Pool, Result, SlotSpec, TableConfig, PADDING};
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::Arc;
@@ -385,7 +386,14 @@ impl Content {
     /// `ResourceExhausted`; `InvalidArgument` for a slot that the rows have with a float for each
     /// column where one for the row is wanted, or the other way round, and for an optimizer with a
     /// `decay` if embeddings have 2 bytes a value. Nothing changed.
-    pub(crate) fn slots_for(&mut self, wanted: &[SlotSpec]) -> Result<Vec<usize>> {
+    pub(crate) fn slots_for(&mut self, wanted: &[SlotSpec]) -> Result<SmallVec<[usize; 4]>> {
+        let found = wanted.iter().map(|spec| {
+            let at = self.slots.iter().position(|slot| slot.is(spec))?;
+            Some(self.layout.start(&self.slots, at))
+        });
+        if let Some(starts) = found.collect() {
+            return Ok(starts);
+        }
         let known = self.slots.len();
         let mut slots = self.slots.clone();
         let mut changed = false;

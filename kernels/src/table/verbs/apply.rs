@@ -5,7 +5,7 @@ use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
 use crate::mem::{rows_ahead, rows_at_once, NONE};
 use crate::optim::Room;
-use crate::pool::ranges;
+use crate::pool::{ranges, Parts};
 use crate::stores::{HalfRows, Part, RowPart, Waiting};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::table::disk::expect_all;
@@ -14,6 +14,7 @@ use crate::table::rows::content::Content;
 use crate::table::rows::offset::Unfit;
 use crate::table::{LookupGradients, RowGradients, Table, Target};
 use crate::{Columns, Error, Ids, Pool, Result, Rounding, RowDtype, RowOptimizer};
+use smallvec::smallvec;
 use std::ops::Range;
 
 /// A thread should have at least so many gradients: to wake another one takes as long as several
@@ -144,25 +145,22 @@ impl Table {
         let reset_slots = content.reset_slots();
         let halves = content.halves.as_deref();
         let parts = content.store.split(dealt.owners);
-        pool.each(
-            parts.into_iter().enumerate().collect(),
-            |(owner, mut part)| {
-                for (row, position) in dealt.of(owner) {
-                    let at = position as usize * dim;
-                    if let Some(row) = part.row_mut(row) {
-                        let values = &rows[at..at + dim];
-                        match halves {
-                            None => row[..dim].copy_from_slice(values),
-                            Some(halves) => {
-                                let key = ids.get(position as usize);
-                                halves.set(rounding, key, values, row);
-                            }
+        pool.each(parts.into_iter().enumerate(), |(owner, mut part)| {
+            for (row, position) in dealt.of(owner) {
+                let at = position as usize * dim;
+                if let Some(row) = part.row_mut(row) {
+                    let values = &rows[at..at + dim];
+                    match halves {
+                        None => row[..dim].copy_from_slice(values),
+                        Some(halves) => {
+                            let key = ids.get(position as usize);
+                            halves.set(rounding, key, values, row);
                         }
-                        reset_slots(row);
                     }
+                    reset_slots(row);
                 }
-            },
-        );
+            }
+        });
         dealt.note(content);
         Ok(())
     }
@@ -219,17 +217,17 @@ impl Table {
     ) -> Result<Dealt> {
         let threads = pool.parts(n, LEAST);
         let owners = threads * n.div_ceil(threads * MOST).max(1);
-        let mut lists: Vec<Vec<Vec<(u32, u32)>>> = vec![Vec::new(); threads];
-        let mut stale: Vec<Vec<i64>> = vec![Vec::new(); threads];
+        let mut lists: Parts<Parts<Vec<(u32, u32)>>> = smallvec![Parts::new(); threads];
+        let mut stale: Parts<Vec<i64>> = smallvec![Vec::new(); threads];
         let rows = content.offsets();
         let owner_of = content.store.owners(owners);
         let work = ranges(n, threads)
             .into_iter()
-            .zip(lists.iter_mut().zip(&mut stale))
-            .collect();
+            .zip(lists.iter_mut().zip(&mut stale));
         pool.try_each(work, |(range, (lists, stale)): (Range<usize>, _)| {
             let size = range.len() / owners;
-            *lists = vec![Vec::with_capacity(size + size / 8 + 16); owners];
+            let list = || Vec::with_capacity(size + size / 8 + 16);
+            *lists = std::iter::repeat_with(list).take(owners).collect();
             for at in range {
                 let offset = offset(at);
                 match rows.row(offset) {
@@ -280,7 +278,7 @@ impl Table {
         let waiting = content.waiting.as_deref();
         let width = content.store.width();
         let parts = content.store.split(dealt.owners);
-        pool.each(parts.into_iter().enumerate().collect(), |(owner, part)| {
+        pool.each(parts.into_iter().enumerate(), |(owner, part)| {
             let size = dealt.lists.iter().map(|lists| lists[owner].len()).sum();
             let rows = if dealt.distinct {
                 Occurrences::distinct(dealt.of(owner), size)
@@ -315,7 +313,7 @@ impl Table {
 
 /// Pairs of a row and its position in the batch, by range of the batch and by owner of the row.
 pub(in crate::table) struct Dealt {
-    lists: Vec<Vec<Vec<(u32, u32)>>>,
+    lists: Parts<Parts<Vec<(u32, u32)>>>,
     pub(in crate::table) owners: usize,
     /// Whether no row occurs twice.
     pub(in crate::table) distinct: bool,

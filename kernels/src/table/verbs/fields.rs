@@ -219,43 +219,40 @@ impl Table {
         let waiting = content.waiting.as_deref();
         let halves = content.halves.as_deref();
         let parts = content.store.split(dealt.owners);
-        pool.each(
-            parts.into_iter().enumerate().collect(),
-            |(owner, mut part)| {
-                let mut written = 0;
-                let mut floats = vec![0.0; halves.map_or(0, |_| dim)];
-                for (number, position) in dealt.of(owner) {
-                    if frozen.binary_search(&number).is_ok() {
-                        continue;
-                    }
-                    let Some(row) = part.row_mut(number) else {
-                        continue;
-                    };
-                    if let Some(waiting) = waiting {
-                        waiting.catch_up(number, row, halves, &mut floats);
-                        waiting.note(number, 0);
-                    }
-                    let at = position as usize * dim;
-                    for (update, &start) in fields.iter().zip(&starts) {
-                        let (old, new) = (&update.old[at..at + dim], &update.new[at..at + dim]);
-                        match halves.filter(|_| update.field == Field::Embedding) {
-                            Some(halves) => {
-                                halves.read(row, &mut floats);
-                                merge(&mut floats, old, new);
-                                if are_given {
-                                    halves.set_nearest(&floats, row);
-                                } else {
-                                    halves.write(number, &floats, row);
-                                }
-                            }
-                            None => merge(&mut row[start..start + dim], old, new),
-                        }
-                    }
-                    written += 1;
+        pool.each(parts.into_iter().enumerate(), |(owner, mut part)| {
+            let mut written = 0;
+            let mut floats = vec![0.0; halves.map_or(0, |_| dim)];
+            for (number, position) in dealt.of(owner) {
+                if frozen.binary_search(&number).is_ok() {
+                    continue;
                 }
-                updated.fetch_add(written, Ordering::Relaxed);
-            },
-        );
+                let Some(row) = part.row_mut(number) else {
+                    continue;
+                };
+                if let Some(waiting) = waiting {
+                    waiting.catch_up(number, row, halves, &mut floats);
+                    waiting.note(number, 0);
+                }
+                let at = position as usize * dim;
+                for (update, &start) in fields.iter().zip(&starts) {
+                    let (old, new) = (&update.old[at..at + dim], &update.new[at..at + dim]);
+                    match halves.filter(|_| update.field == Field::Embedding) {
+                        Some(halves) => {
+                            halves.read(row, &mut floats);
+                            merge(&mut floats, old, new);
+                            if are_given {
+                                halves.set_nearest(&floats, row);
+                            } else {
+                                halves.write(number, &floats, row);
+                            }
+                        }
+                        None => merge(&mut row[start..start + dim], old, new),
+                    }
+                }
+                written += 1;
+            }
+            updated.fetch_add(written, Ordering::Relaxed);
+        });
         dealt.note(content);
         Ok(updated.into_inner())
     }

@@ -296,17 +296,14 @@ fn update_small(pool: &Pool, updates: Vec<&Update<'_, '_>>) -> Result<u64> {
             keyed: None,
         })
         .collect();
-    pool.try_each(
-        summed.iter_mut().collect(),
-        |one: &mut Summed<'_, '_, '_>| {
-            let lookups = one.update.lookups()?;
-            let offsets = lookups.iter().flat_map(|lookup| lookup.offsets);
-            one.offsets = offsets.copied().collect();
-            one.update.push.table.expect_numbers(one.offsets.len())?;
-            one.keyed = Some(one.update.push.table.keyed(&alone, &lookups)?);
-            Ok(())
-        },
-    )?;
+    pool.try_each(summed.iter_mut(), |one: &mut Summed<'_, '_, '_>| {
+        let lookups = one.update.lookups()?;
+        let offsets = lookups.iter().flat_map(|lookup| lookup.offsets);
+        one.offsets = offsets.copied().collect();
+        one.update.push.table.expect_numbers(one.offsets.len())?;
+        one.keyed = Some(one.update.push.table.keyed(&alone, &lookups)?);
+        Ok(())
+    })?;
     // The largest first, so that all threads end at about the same time.
     summed.sort_by_key(|one| std::cmp::Reverse(one.update.cost()));
     let updated = AtomicU64::new(0);
@@ -324,7 +321,7 @@ fn update_small(pool: &Pool, updates: Vec<&Update<'_, '_>>) -> Result<u64> {
     };
     // Those that somebody else has locked are left to the caller, who may wait.
     let busy = Mutex::new(Vec::new());
-    pool.try_each(summed.iter().collect(), |one: &Summed<'_, '_, '_>| {
+    pool.try_each(summed.iter(), |one: &Summed<'_, '_, '_>| {
         match one.update.push.table.content().try_write() {
             Some(mut content) => run(one, &mut content)?,
             None => busy.lock().push(one),

@@ -137,8 +137,7 @@ impl Table {
         let work = parts
             .iter()
             .cloned()
-            .zip(split_mut(out, self.dim(), &parts))
-            .collect();
+            .zip(split_mut(out, self.dim(), &parts));
         pool.try_each(work, |(range, out): (Range<usize>, &mut [f32])| {
             f(range, out)
         })

@@ -54,7 +54,7 @@ impl Snapshot<'_> {
         for group in shards.chunks(SHARDS) {
             let mut from: Vec<Option<usize>> = vec![Some(0); group.len()];
             while from.iter().any(Option::is_some) {
-                let work = group.iter().zip(&mut from).zip(&mut lists).collect();
+                let work = group.iter().zip(&mut from).zip(&mut lists);
                 pool.each(work, |((&shard, from), list)| {
                     list.clear();
                     if let Some(start) = *from {
