@@ -272,6 +272,16 @@ pub(crate) fn split_mut<'a, T>(
         .collect()
 }
 
+/// [`split_mut`] along ranges that come with the parts.
+pub(crate) fn shares<T>(
+    slice: &mut [T],
+    width: usize,
+    ranges: Vec<Range<usize>>,
+) -> Vec<(Range<usize>, &mut [T])> {
+    let parts = split_mut(slice, width, &ranges);
+    ranges.into_iter().zip(parts).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 
 use super::super::format::{damaged, RECORDS, THRESHOLDS};
 use super::super::history::{read_thresholds, Files, Records};
-use super::facts::Facts;
+use super::super::manifest::Manifest;
 use super::keys::Keys;
 use super::stream::Progress;
 use crate::{Error, Kind, Result};
@@ -70,9 +70,13 @@ pub(super) struct Found {
 
 /// Finds the history in the directory of a table; none if there is none, or if something is wrong
 /// with it, which `fault` is told.
-pub(super) fn find(dir: &Path, facts: &Facts, fault: &mut dyn FnMut(&Error)) -> Option<Found> {
+pub(super) fn find(
+    dir: &Path,
+    manifest: &Manifest,
+    fault: &mut dyn FnMut(&Error),
+) -> Option<Found> {
     let lists = |name: &str| {
-        let files = facts.files.as_ref()?;
+        let files = manifest.files.as_ref()?;
         Some(files.iter().any(|file| file.path == name))
     };
     let files = Files::find(dir, &lists)?;
@@ -94,7 +98,7 @@ pub(super) fn find(dir: &Path, facts: &Facts, fault: &mut dyn FnMut(&Error)) -> 
         history: HistoryFacts {
             keys: records.left,
             access,
-            configured_access: facts.configured.unwrap_or(Some(access)),
+            configured_access: manifest.configured.unwrap_or(Some(access)),
             eviction,
             counting,
             latest: records.latest,

@@ -2,7 +2,7 @@
 //! by side.
 
 use crate::mem::{rows_ahead, MOST_AHEAD, NONE};
-use crate::pool::{ranges, split_mut};
+use crate::pool::{ranges, shares};
 use crate::simd::Level;
 use crate::stores::{with_rows_now, ReadRows};
 use crate::table::disk::hold_all;
@@ -169,16 +169,10 @@ impl Table {
             // A thread that is held up should not hold up the rest.
             parts => (parts * 4).min(blocks),
         };
-        let parts: Vec<Range<usize>> = ranges(blocks, parts)
-            .into_iter()
-            .map(|blocks| blocks.start * block..(blocks.end * block).min(n))
-            .collect();
-        let work: Vec<_> = parts
-            .iter()
-            .cloned()
-            .zip(split_mut(out, width, &parts))
-            .collect();
-        pool.try_each(work, |(range, out): (Range<usize>, &mut [f32])| {
+        let parts = ranges(blocks, parts).into_iter();
+        let parts = parts.map(|blocks| blocks.start * block..(blocks.end * block).min(n));
+        let work = shares(out, width, parts.collect());
+        pool.try_each(work, |(range, out)| {
             fill_side_by_side(&strips, range, block, width, out)
         })
     }

@@ -4,7 +4,7 @@ use crate::batch::out_of_range;
 use crate::history::History;
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, rows_ahead, rows_at_once, Bucket, MOST_AHEAD, NONE};
-use crate::pool::{ranges, split_mut};
+use crate::pool::{ranges, shares};
 use crate::simd::{Level, Vectorized};
 use crate::stores::{as_now, with_rows_now, ReadRows, SideRows, Store};
 use crate::table::rows::content::{Content, Offsets};
@@ -128,20 +128,10 @@ impl Table {
         let parts = match pool.parts(out.len(), LEAST_FLOATS) {
             1 => 1,
             // A thread that is held up should not hold up the rest.
-            parts => pool
-                .parts(out.len(), LEAST_FLOATS)
-                .max(parts * 4)
-                .min(n.max(1)),
+            parts => (parts * 4).min(n.max(1)),
         };
-        let parts = ranges(n, parts);
-        let work = parts
-            .iter()
-            .cloned()
-            .zip(split_mut(out, self.dim(), &parts))
-            .collect();
-        pool.try_each(work, |(range, out): (Range<usize>, &mut [f32])| {
-            f(range, out)
-        })
+        let work = shares(out, self.dim(), ranges(n, parts));
+        pool.try_each(work, |(range, out)| f(range, out))
     }
 }
 
