@@ -6,7 +6,7 @@ use super::super::history::{read_thresholds, Files, Records};
 use super::super::manifest::Manifest;
 use super::keys::{room, sort, Keys};
 use super::stream::Progress;
-use crate::{Error, Kind, Result};
+use crate::{Error, Result};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
