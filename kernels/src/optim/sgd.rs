@@ -1,7 +1,8 @@
 //! Gradient descent with weight decay.
 
+use super::by_column::ByColumn;
 use super::description::{exactly, Number, Optimizer, OtherRows, LR, NOT_NEGATIVE};
-use super::row::{ByColumn, Rule};
+use super::row::Rule;
 use crate::Result;
 
 pub(super) static SGD: Optimizer = Optimizer {

@@ -9,38 +9,12 @@ use crate::table::disk::hold_all;
 use crate::table::group::{by_address, each, places, Failure};
 use crate::table::rows::content::{Content, Offsets};
 use crate::table::verbs::read::{row_of, Block, Locked};
-use crate::table::{Absent, Table};
-use crate::{Bags, Error, Ids, Pool, Result};
+use crate::table::{KeysOf, RowsOf, Table};
+use crate::{Error, Pool, Result};
 use std::ops::Range;
 
 /// A part of a concatenation should have at least so many floats.
 const LEAST_FLOATS: usize = 1 << 15;
-
-/// What one lookup has found, to be read.
-#[derive(Clone, Copy, Debug)]
-pub struct RowsOf<'a> {
-    /// The table.
-    pub table: &'a Table,
-    /// The offsets of its distinct keys `(u)`; -1 and 0 give zeros.
-    pub offsets: &'a [i64],
-    /// For each id its place among them `(n)`; -1 gives zeros.
-    pub inverse: &'a [i32],
-    /// Which ids belong together, of a pooled lookup.
-    pub bags: Option<Bags<'a>>,
-}
-
-/// Keys of one table, to be looked up.
-#[derive(Clone, Copy, Debug)]
-pub struct KeysOf<'a> {
-    /// The table.
-    pub table: &'a Table,
-    /// Keys.
-    pub ids: Ids<'a>,
-    /// What those without a row get, or add to their bag. Padding gets zeros and adds nothing.
-    pub absent: Absent<'a>,
-    /// Which ids belong together, of a pooled lookup.
-    pub bags: Option<Bags<'a>>,
-}
 
 impl RowsOf<'_> {
     /// Refuses what is not as long as it should be.

@@ -109,9 +109,9 @@ impl Table {
         self.claim_expected(pool, ids, offsets, limit, inverse)
     }
 
-    /// The first half of [`Table::claim`], which enters nothing: whoever claims several batches asks
-    /// for all of them before the first one enters its keys. Each `lookup` of a step has a number of
-    /// its own: whether a table has too few rows in memory is told by the batches of one.
+    /// The first half of [`Table::claim`], which enters nothing: whoever claims several batches
+    /// asks for all of them before the first one enters its keys. Each `lookup` of a step has a
+    /// number of its own: whether a table has too few rows in memory is told by the batches of one.
     ///
     /// # Errors
     /// `ResourceExhausted` if a table with rows on disk has too few in memory to prepare any batch
