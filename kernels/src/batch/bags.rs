@@ -1,6 +1,7 @@
 //! Which ids of a batch belong together: bags, whose rows are added up.
 
 use super::max_norm::MaxNorm;
+use crate::pool::Parts;
 use crate::{Error, Result};
 use std::ops::Range;
 
@@ -70,7 +71,7 @@ impl Bags<'_> {
     }
 
     /// Cuts the bags into `parts` ranges of about as much work each.
-    pub(crate) fn cut(&self, parts: usize) -> Vec<Range<usize>> {
+    pub(crate) fn cut(&self, parts: usize) -> Parts<Range<usize>> {
         // Also an empty bag has a vector to be written.
         let work = |bag: usize| self.end(bag) + bag;
         let all = work(self.len());

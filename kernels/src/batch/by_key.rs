@@ -6,11 +6,10 @@ use super::max_norm::MaxNorm;
 use super::pooling::divided;
 use super::restore::{out_of_range, shapes};
 use super::sums::{with_sum, RowSum, WithSum};
-use crate::pool::split_mut;
+use crate::pool::shares;
 use crate::simd::{Level, Vectorized};
 use crate::sort::Sizes;
 use crate::{Error, Pool, Result};
-use std::ops::Range;
 
 /// A part of a reduction should add at least so many floats.
 const LEAST_FLOATS: usize = 1 << 16;
@@ -219,8 +218,7 @@ pub fn reduce_pooled(
     let distinct = shapes(out.len(), dim, bags.len(), grads.len() * dim)?;
     let by_key = ByKey::new(pool, grads, inverse, bags, distinct)?;
     let parts = crate::pool::ranges(distinct, pool.parts(inverse.len() * dim, LEAST_FLOATS) * 4);
-    let work = parts.iter().cloned().zip(split_mut(out, dim, &parts));
-    pool.each(work, |(range, out): (Range<usize>, &mut [f32])| {
+    pool.each(shares(out, dim, parts), |(range, out)| {
         let mut scratch = vec![0.0; dim];
         for (number, out) in range.zip(out.chunks_exact_mut(dim)) {
             out.copy_from_slice(by_key.gradient(number, &mut scratch));

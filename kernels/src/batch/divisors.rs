@@ -1,9 +1,8 @@
 //! What the sums of bags are divided by: the means of their rows, and sums over roots.
 
 use super::bags::Bags;
-use crate::pool::split_mut;
+use crate::pool::shares;
 use crate::{Error, Ids, Pool, Result, PADDING};
-use std::ops::Range;
 
 /// A thread should have at least so many ids.
 const LEAST: usize = 1 << 14;
@@ -40,8 +39,7 @@ pub fn bag_divisors(
             .with("bags", bags.len()));
     }
     let parts = bags.cut(pool.parts(ids.len(), LEAST));
-    let work = parts.iter().cloned().zip(split_mut(out, 1, &parts));
-    pool.each(work, |(range, out): (Range<usize>, &mut [f32])| {
+    pool.each(shares(out, 1, parts), |(range, out)| {
         for (bag, out) in range.zip(out) {
             let mut sum = 0.0_f32;
             for at in bags.ids(&(bag..bag + 1)) {

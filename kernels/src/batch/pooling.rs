@@ -6,7 +6,7 @@ use super::max_norm::{dot, scale_down};
 use super::restore::{out_of_range, shapes};
 use super::sums::{with_sum, RowSum, WithSum};
 use crate::mem::{rows_ahead, MOST_AHEAD};
-use crate::pool::{ranges, split_mut};
+use crate::pool::{ranges, shares, split_mut};
 use crate::simd::{Level, Vectorized};
 use crate::{Error, Pool, Result};
 use std::ops::Range;
@@ -44,16 +44,14 @@ pub(crate) fn parts<'o>(
     bags: &Bags<'_>,
     dim: usize,
     out: &'o mut [f32],
-) -> Vec<(Range<usize>, &'o mut [f32])> {
+) -> impl ExactSizeIterator<Item = (Range<usize>, &'o mut [f32])> + Send + use<'o> {
     let all = bags.ids(&(0..bags.len())).len() + bags.len();
     let parts = match pool.parts(all * dim, LEAST_FLOATS) {
         1 => 1,
         // A thread that is held up should not hold up the rest.
         parts => parts * 4,
     };
-    let parts = bags.cut(parts);
-    let outs = split_mut(out, dim, &parts);
-    parts.into_iter().zip(outs).collect()
+    shares(out, dim, bags.cut(parts))
 }
 
 /// Writes the vectors of the bags of `range`: the rows of a bag are scaled down to the greatest
@@ -323,8 +321,7 @@ pub(super) fn divided(pool: &Pool, grads: Columns<'_>, divisors: &[f32]) -> Vec<
     let dim = grads.dim();
     let mut out = vec![0.0; grads.len() * dim];
     let parts = ranges(divisors.len(), pool.parts(out.len(), LEAST_FLOATS));
-    let work = parts.iter().cloned().zip(split_mut(&mut out, dim, &parts));
-    pool.each(work, |(range, out): (Range<usize>, &mut [f32])| {
+    pool.each(shares(&mut out, dim, parts), |(range, out)| {
         for (bag, out) in range.zip(out.chunks_exact_mut(dim)) {
             out.copy_from_slice(grads.row(bag));
             divide(out, divisors[bag]);

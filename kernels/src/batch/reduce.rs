@@ -151,30 +151,6 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_threads_gives_the_same_bits() {
-        let (dim, n, distinct) = (24, 20_000, 777);
-        let grads: Vec<f32> = (0..n * dim).map(|at| (at as f32 * 0.37).sin()).collect();
-        let inverse: Vec<i32> = (0..n)
-            .map(|at| (at * at % (distinct + 1)) as i32 - 1)
-            .collect();
-        let run = |threads| {
-            let mut out = vec![1.0; distinct * dim];
-            reduce(
-                &Pool::new(threads).unwrap(),
-                &grads,
-                dim,
-                &inverse,
-                &mut out,
-            )
-            .unwrap();
-            out.iter().map(|value| value.to_bits()).collect::<Vec<_>>()
-        };
-        let one = run(1);
-        assert_eq!(one, run(2));
-        assert_eq!(one, run(7));
-    }
-
-    #[test]
     fn one_thread_and_several_agree_in_every_bit_on_every_dim() {
         let special = [-0.0, 0.0, f32::NAN, f32::INFINITY, 1e-42, -1.5];
         for dim in [1, 2, 8, 16, 17, 32, 64] {
@@ -196,7 +172,10 @@ mod tests {
                 out.iter().map(|sum| sum.to_bits()).collect::<Vec<_>>()
             };
             let one = run(1);
-            assert_eq!(one, run(2), "{dim}");
+            assert!(
+                [2, 7].into_iter().all(|threads| run(threads) == one),
+                "{dim}"
+            );
         }
     }
 

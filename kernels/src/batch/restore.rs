@@ -1,8 +1,7 @@
 //! Spreads the rows of distinct keys over the ids of a batch.
 
-use crate::pool::{ranges, split_mut};
+use crate::pool::{ranges, shares};
 use crate::{Error, Pool, Result};
-use std::ops::Range;
 
 /// Work below this many floats stays on the caller.
 const LEAST_FLOATS: usize = 1 << 16;
@@ -22,8 +21,7 @@ pub fn restore(
 ) -> Result<()> {
     let distinct = shapes(rows.len(), dim, inverse.len(), out.len())?;
     let parts = ranges(inverse.len(), pool.parts(out.len(), LEAST_FLOATS));
-    let work = parts.iter().cloned().zip(split_mut(out, dim, &parts));
-    pool.try_each(work, |(range, out): (Range<usize>, &mut [f32])| {
+    pool.try_each(shares(out, dim, parts), |(range, out)| {
         for (&at, out) in inverse[range].iter().zip(out.chunks_exact_mut(dim)) {
             match usize::try_from(at)
                 .ok()

@@ -31,8 +31,8 @@ pub(crate) struct Summed<'a> {
     zeros: Vec<f32>,
 }
 
-/// A lookup to sum: `inverse (n)`, gradients `(n, dim)` and how many distinct keys there are. `n` is
-/// below 2^31.
+/// A lookup to sum: `inverse (n)`, gradients `(n, dim)` and how many distinct keys there are. `n`
+/// is below 2^31.
 pub(crate) type Spread<'a> = (&'a [i32], Columns<'a>, usize);
 
 impl<'a> Summed<'a> {

@@ -1,12 +1,6 @@
 //! Data files read block by block by all threads of a pool, and what their checksums say.
 
-#![deny(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects
-)]
+#![deny(clippy::arithmetic_side_effects)]
 
 use super::format::{damaged, named, refused, ATTRIBUTE, BLOCK_BYTES, DATA, MANIFEST};
 use super::manifest::Recorded;
@@ -17,7 +11,7 @@ use parking_lot::Mutex;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 /// The files that a manifest lists, less those that a reader has asked for.
 pub(super) struct Verdicts<'m> {
@@ -72,8 +66,7 @@ impl<'m> Verdicts<'m> {
     /// `DataLoss`, `NotFound` or `Io` with the file.
     pub(super) fn rest(&mut self, ignored: &dyn Fn(&str) -> bool) -> Result<()> {
         for recorded in self.files.take().unwrap_or_default() {
-            let inside = |part: Component| matches!(part, Component::Normal(_));
-            if !Path::new(&recorded.path).components().all(inside) {
+            if !recorded.is_inside() {
                 let message = "the manifest lists a file outside of the table";
                 let error = damaged(message, &self.dir.join(MANIFEST));
                 return Err(error.with("file", &recorded.path));

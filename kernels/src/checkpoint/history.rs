@@ -1,13 +1,7 @@
 //! The history of a table in files: thresholds in one, how often and when each key was seen in the
 //! other.
 
-#![deny(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects
-)]
+#![deny(clippy::arithmetic_side_effects)]
 
 use super::block::{check, check_size, check_sum, Verdicts};
 use super::format::{damaged, named, refused, BLOCK_BYTES, DATA, RECORDS, THRESHOLDS};

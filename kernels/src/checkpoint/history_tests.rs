@@ -40,7 +40,7 @@ fn step(table: &Arc<Table>, ids: &[i64], time: i64, limits: Thresholds) -> Vec<b
     let mut places = vec![0; ids.len()];
     let observed = table.observe(
         None,
-        &pool,
+        pool,
         Ids::I64(ids),
         1,
         Some(time),
@@ -49,7 +49,7 @@ fn step(table: &Arc<Table>, ids: &[i64], time: i64, limits: Thresholds) -> Vec<b
     );
     let keys = observed.unwrap();
     let mut inverse = vec![0; ids.len()];
-    let lease = table.admit(&pool, &keys, None, &places, &mut inverse);
+    let lease = table.admit(pool, &keys, None, &places, &mut inverse);
     let lease = lease.unwrap();
     let admitted: Vec<bool> = inverse.iter().map(|&at| at >= 0).collect();
     let with_rows = ids.iter().zip(&admitted).filter(|(_, &admitted)| admitted);
@@ -57,7 +57,7 @@ fn step(table: &Arc<Table>, ids: &[i64], time: i64, limits: Thresholds) -> Vec<b
     let target = Target::Ids(Ids::I64(&sums));
     let sgd = Sgd::new(0.5, 0.0).unwrap();
     table
-        .apply(&pool, target, &vec![1.0; sums.len() * 2], &sgd)
+        .apply(pool, target, &vec![1.0; sums.len() * 2], &sgd)
         .unwrap();
     drop(lease);
     admitted

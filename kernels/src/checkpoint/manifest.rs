@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{json, Value};
 use std::fmt::Display;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// The version in JSON.
 const PLAIN: u32 = 2;
@@ -44,8 +44,16 @@ pub(super) struct Recorded {
     pub(super) crc32c: u32,
 }
 
-/// A manifest of any version.
-#[derive(Clone, Debug)]
+impl Recorded {
+    /// Whether its path leads to no place outside of the table's directory.
+    pub(super) fn is_inside(&self) -> bool {
+        let inside = |part: Component| matches!(part, Component::Normal(_));
+        Path::new(&self.path).components().all(inside)
+    }
+}
+
+/// A manifest of any version; by default that of files of the original, which have none: version 0.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Manifest {
     pub(super) version: u32,
     /// The manifest's own path.

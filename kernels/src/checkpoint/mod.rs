@@ -5,6 +5,16 @@
 //! checked. `history` and `sketch` have the files of admission, `steps` has that of Adam's steps.
 //! `commit` puts all tables of a checkpoint into place at once.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing
+    )
+)]
+
 mod block;
 pub mod commit;
 mod format;

@@ -1,5 +1,13 @@
 //! Directories of a saved table: one of its own, or one for each of its parts.
 
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::indexing_slicing,
+        reason = "places are counted, and below the number of keys"
+    )
+)]
+
 use super::format::{damaged, named};
 use crate::partition::Partition;
 use crate::Result;

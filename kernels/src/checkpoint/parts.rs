@@ -1,13 +1,7 @@
 //! Opens the parts of a saved table: plain files, their attributes, and the slots of a directory
 //! without a manifest.
 
-#![deny(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects
-)]
+#![deny(clippy::arithmetic_side_effects)]
 
 use super::format::{damaged, is_slot_name, named, ATTRIBUTE};
 use crate::optim::usual_start;

@@ -1,6 +1,14 @@
 //! Rows into files: all threads of a pool gather blocks of rows, sum them up and write them where
 //! they belong.
 
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::indexing_slicing,
+        reason = "rows of the table itself, of its own layout"
+    )
+)]
+
 use super::format::{
     key_attribute, named, refused, value_attribute, written, ATTRIBUTE, BLOCK_BYTES, DATA,
     EMBEDDING, KEY, KEY_BYTES,

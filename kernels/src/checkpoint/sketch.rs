@@ -1,13 +1,7 @@
 //! The counters of keys without rows of a table that counts them in a sketch, in a file of their
 //! own: `hist_sketch`.
 
-#![deny(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects
-)]
+#![deny(clippy::arithmetic_side_effects)]
 
 use super::block::{check_size, check_sum, Verdicts};
 use super::format::{damaged, named, BLOCK_BYTES, SKETCH};

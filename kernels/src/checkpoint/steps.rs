@@ -1,16 +1,7 @@
 //! The steps that rows have missed which a delta has not, because steps of Adam alone have moved
 //! them: written with the delta, and made up for by whoever reads what it follows.
 
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::panic,
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects
-    )
-)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use super::block::{check_size, check_sum, Verdicts};
 use super::format::{damaged, named, STEPS};

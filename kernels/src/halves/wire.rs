@@ -2,7 +2,7 @@
 
 use super::dtype::RowDtype;
 use super::packed::{encode, read};
-use crate::pool::{ranges, split_mut};
+use crate::pool::{ranges, shares};
 use crate::simd::Level;
 use crate::{Error, Pool, Result};
 
@@ -36,9 +36,7 @@ pub fn pack_rows(
     };
     let level = Level::detect();
     let bounds = ranges(n, pool.parts(rows.len(), LEAST_FLOATS));
-    let outs = split_mut(out, words, &bounds);
-    let work: Vec<_> = bounds.iter().cloned().zip(outs).collect();
-    pool.each(work, |(range, out)| {
+    pool.each(shares(out, words, bounds), |(range, out)| {
         let rows = rows[range.start * dim..range.end * dim].chunks_exact(dim);
         for (row, out) in rows.zip(out.chunks_exact_mut(words)) {
             encode(level, half, None, row, out);

@@ -1,7 +1,8 @@
 //! Adagrad.
 
+use super::by_column::ByColumn;
 use super::description::{exactly, Number, Optimizer, OtherRows, Slot, LR, NOT_NEGATIVE, POSITIVE};
-use super::row::{ByColumn, Rule};
+use super::row::Rule;
 use crate::Result;
 
 pub(super) static ADAGRAD: Optimizer = Optimizer {

@@ -1,9 +1,10 @@
 //! Adam as tf.train.AdamOptimizer: each step decays the moments of all rows and moves all rows.
 //! Also with the weights of the batch's rows decayed, as tf.contrib.opt.AdamWOptimizer.
 
+use super::by_column::ByColumn;
 use super::description::{exactly, Number, Optimizer, OtherRows, FINITE, POSITIVE};
 use super::lazy_adam::{numbers, Step, MOMENTS};
-use super::row::{ByColumn, Rule};
+use super::row::Rule;
 use crate::Result;
 
 pub(super) static ADAM: Optimizer = Optimizer {

@@ -1,9 +1,10 @@
 //! AdaMax, Adam with the infinity norm of gradients in the place of their squares.
 
+use super::by_column::ByColumn;
 use super::description::{
     exactly, Number, Optimizer, OtherRows, Slot, BELOW_ONE, FRACTION, LR, NOT_NEGATIVE,
 };
-use super::row::{ByColumn, Rule};
+use super::row::Rule;
 use crate::Result;
 
 pub(super) static ADAMAX: Optimizer = Optimizer {

@@ -1,9 +1,10 @@
 //! Follow the regularised leader (FTRL-proximal) with l1, l2 and l2 shrinkage.
 
+use super::by_column::ByColumn;
 use super::description::{
     exactly, Number, Optimizer, OtherRows, Slot, NOT_NEGATIVE, NOT_POSITIVE, POSITIVE,
 };
-use super::row::{ByColumn, RowOptimizer, Rule};
+use super::row::{RowOptimizer, Rule};
 use crate::simd::Level;
 use crate::{Error, Result};
 

@@ -1,9 +1,10 @@
 //! Adam whose moments move only in rows that have a gradient.
 
+use super::by_column::ByColumn;
 use super::description::{
     exactly, Number, Optimizer, OtherRows, Range, Slot, BELOW_ONE, FRACTION, LR, NOT_NEGATIVE,
 };
-use super::row::{ByColumn, Decay, Rule};
+use super::row::{Decay, Rule};
 use crate::Result;
 
 /// m and v. A checkpoint of either form of Adam goes on in the other.

@@ -3,6 +3,7 @@
 mod adagrad;
 mod adam;
 mod adamax;
+mod by_column;
 mod description;
 mod ftrl;
 mod half_row;
@@ -22,6 +23,7 @@ mod oracle;
 
 pub use adagrad::Adagrad;
 pub use adam::Adam;
+pub use by_column::ByColumn;
 pub use description::{Number, Optimizer, OtherRows, Range, Slot};
 pub use half_row::HalfRow;
 pub(crate) use half_row::Room;
@@ -31,5 +33,5 @@ pub(crate) use missed::{is_still, Missed, Steps};
 pub use momentum::Momentum;
 pub(crate) use optimizers::usual_start;
 pub use optimizers::OPTIMIZERS;
-pub use row::{ByColumn, Decay, RowOptimizer, SlotSpec};
+pub use row::{Decay, RowOptimizer, SlotSpec};
 pub use sgd::Sgd;

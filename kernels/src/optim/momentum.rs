@@ -1,7 +1,8 @@
 //! Momentum, with Nesterov's variant.
 
+use super::by_column::ByColumn;
 use super::description::{exactly, Number, Optimizer, OtherRows, Slot, FINITE, LR};
-use super::row::{ByColumn, Rule};
+use super::row::Rule;
 use crate::Result;
 
 const NUMBERS: &[Number] = &[LR, Number::new("momentum", FINITE, "Decay of the slot.")];

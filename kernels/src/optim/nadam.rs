@@ -1,11 +1,12 @@
 //! Nadam, Adam with Nesterov's momentum: the moments of all rows decay, and the rows of the batch
 //! move.
 
+use super::by_column::ByColumn;
 use super::description::{
     exactly, Number, Optimizer, OtherRows, BELOW_ONE, FRACTION, LR, NOT_NEGATIVE,
 };
 use super::lazy_adam::{numbers, Step, MOMENTS};
-use super::row::{ByColumn, Rule};
+use super::row::Rule;
 use crate::Result;
 
 pub(super) static NADAM: Optimizer = Optimizer {

@@ -1,9 +1,10 @@
 //! RMSProp with momentum, also in the centered form.
 
+use super::by_column::ByColumn;
 use super::description::{
     exactly, Number, Optimizer, OtherRows, Slot, FINITE, FRACTION, LR, NOT_NEGATIVE,
 };
-use super::row::{ByColumn, Rule};
+use super::row::Rule;
 use crate::Result;
 
 const NUMBERS: &[Number] = &[

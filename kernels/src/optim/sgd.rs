@@ -1,7 +1,9 @@
 //! Gradient descent with weight decay.
 
+use super::by_column::ByColumn;
 use super::description::{exactly, Number, Optimizer, OtherRows, LR, NOT_NEGATIVE};
-use super::row::{ByColumn, Rule};
+use super::row::{update, Rule};
+use crate::simd::Level;
 use crate::Result;
 
 pub(super) static SGD: Optimizer = Optimizer {
@@ -46,5 +48,24 @@ impl Rule<0> for Step {
             grad + self.weight_decay * weight
         };
         (weight - self.lr * grad, [])
+    }
+
+    #[inline]
+    fn update(self, level: Level, row: &mut [f32], slots: &[usize], grad: &[f32]) {
+        match self.weight_decay == 0.0 {
+            true => update(level, Plain(self.lr), row, slots, grad),
+            false => update(level, self, row, slots, grad),
+        }
+    }
+}
+
+/// Without weight decay.
+#[derive(Clone, Copy)]
+struct Plain(f32);
+
+impl Rule<0> for Plain {
+    #[inline(always)]
+    fn step(self, weight: f32, _: [f32; 0], grad: f32) -> (f32, [f32; 0]) {
+        (weight - self.0 * grad, [])
     }
 }

@@ -281,6 +281,16 @@ pub(crate) fn split_mut<'a, T>(
         .collect()
 }
 
+/// [`split_mut`] along ranges that come with the parts.
+pub(crate) fn shares<T: Send>(
+    slice: &mut [T],
+    width: usize,
+    ranges: Parts<Range<usize>>,
+) -> impl ExactSizeIterator<Item = (Range<usize>, &mut [T])> + Send {
+    let parts = split_mut(slice, width, &ranges);
+    ranges.into_iter().zip(parts)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

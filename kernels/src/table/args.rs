@@ -1,6 +1,6 @@
 //! The arguments and results of a table's verbs.
 
-use crate::{Ids, SlotSpec, TableConfig};
+use crate::{Bags, Columns, Ids, SlotSpec, TableConfig};
 
 /// The rows an update is for.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +25,30 @@ impl Target<'_> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// The gradients of some rows of a table.
+#[derive(Clone, Copy, Debug)]
+pub struct RowGradients<'a> {
+    /// Offsets as [`Table::id_offset`](crate::Table::id_offset) gave them `(n)`; they may repeat,
+    /// -1 and 0 are skipped.
+    pub offsets: &'a [i64],
+    /// The gradients `(n, dim)`.
+    pub grads: &'a [f32],
+}
+
+/// The gradients of one lookup, one for each of its ids or bags, as columns of a matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct LookupGradients<'a> {
+    /// Those of its distinct keys `(u)`, as [`Table::id_offset`](crate::Table::id_offset) gave
+    /// them; they may repeat, -1 and 0 are skipped.
+    pub offsets: &'a [i64],
+    /// For each id its place in `offsets`, `(n)`; -1 is skipped.
+    pub inverse: &'a [i32],
+    /// The gradients `(n, dim)`, of a pooled lookup `(b, dim)`.
+    pub grads: Columns<'a>,
+    /// The bags of a pooled lookup.
+    pub bags: Option<Bags<'a>>,
 }
 
 /// What [`Table::find`](crate::Table::find) gives for keys without a row. The padding key always

@@ -16,7 +16,7 @@ use crate::stores::{RowPart, TierSetup};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::tier::Storage;
 use crate::{Error, Ids, Kind, Partition, Pool, Result, Rounding, SlotSpec};
-use std::ops::DerefMut;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// Below this many new rows the caller initialises them alone.
@@ -59,6 +59,17 @@ impl<'t> LockedIndex<'t> {
         match self {
             LockedIndex::Shared(index) => index,
             LockedIndex::Alone(index) => RwLockWriteGuard::downgrade(index),
+        }
+    }
+}
+
+impl Deref for LockedIndex<'_> {
+    type Target = Index;
+
+    fn deref(&self) -> &Index {
+        match self {
+            LockedIndex::Shared(index) => index,
+            LockedIndex::Alone(index) => index,
         }
     }
 }

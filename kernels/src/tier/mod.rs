@@ -10,7 +10,6 @@
 //! | `reader`, `pending` | many reads at once: what memory holds, and what has to wait |
 //! | `pages` | what reads past the page cache need |
 //! | `uring`, `threads` | how that is read |
-//! | `faulty` | a storage that fails on request |
 //! | `record` | the bytes of a record, and its checksum |
 //! | `segments` | which slots of which segments are live |
 //! | `log` | append, read, free, compact |
@@ -18,7 +17,6 @@
 //! | `reading` | a batch of reads, planned under a lock and done without one |
 //! | `policy` | which frames of memory to empty |
 
-mod faulty;
 mod files;
 mod log;
 mod pages;
@@ -38,7 +36,6 @@ mod threads;
 )]
 mod uring;
 
-pub use faulty::{Faulty, Operation};
 pub use files::{reads_by, Files};
 pub use log::{Log, LogStats, Moved, Moves, Record};
 pub use policy::Policy;

@@ -1,6 +1,7 @@
 //! Claims about rows on disk: what is appended is read, whatever is freed, moved or fails.
 
-use mx_rec_kernels::tier::{Faulty, Files, Log, Operation, Record, Storage, Want};
+use crate::faulty::{Faulty, Operation};
+use mx_rec_kernels::tier::{Files, Log, Record, Storage, Want};
 use mx_rec_kernels::{Kind, Pool};
 use proptest::prelude::*;
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 use super::super::format::damaged;
 use super::super::parts::open;
 use super::history::{compare, HistoryDifference};
-use super::keys::Keys;
+use super::keys::{room, sort, Keys};
 use super::layout::{Layout, PartFile};
 use super::stream::{cut, keys, values_of, Progress, Stream};
 use crate::{Error, Kind, Result, RowDtype};
@@ -187,13 +187,7 @@ impl Index {
     fn read(layout: &Layout, progress: &mut Progress) -> Result<Index> {
         let part = key_part(layout)?;
         let (file, bytes) = open(&part.path)?;
-        let count = usize::try_from(bytes / 8).unwrap_or(usize::MAX);
-        let mut entries: Vec<(i64, u64)> = Vec::new();
-        entries.try_reserve_exact(count).map_err(|_| {
-            Error::new(Kind::ResourceExhausted, "there is no memory for the keys")
-                .with("keys", count)
-                .with("path", part.path.display())
-        })?;
+        let mut entries: Vec<(i64, u64)> = room(bytes / 8, &part.path)?;
         let mut stream = Stream::new(&part.path, file);
         loop {
             let block = stream.next()?;
@@ -206,15 +200,8 @@ impl Index {
             let bytes = block.len();
             progress.advance(bytes)?;
         }
-        entries.sort_unstable();
-        let same = |pair: &&[(i64, u64)]| {
-            pair.first().map(|entry| entry.0) == pair.last().map(|entry| entry.0)
-        };
-        let twice = entries.windows(2).find(same).and_then(<[_]>::first);
-        match twice {
-            None => Ok(Index(entries)),
-            Some((key, _)) => Err(damaged("a key occurs twice", &part.path).with("key", key)),
-        }
+        sort(&mut entries, &part.path)?;
+        Ok(Index(entries))
     }
 
     /// `(position there, place in keys)` of the keys that are in the index, by position; the others

@@ -3,10 +3,10 @@
 
 use super::super::format::{damaged, RECORDS, THRESHOLDS};
 use super::super::history::{read_thresholds, Files, Records};
-use super::facts::Facts;
-use super::keys::Keys;
+use super::super::manifest::Manifest;
+use super::keys::{room, sort, Keys};
 use super::stream::Progress;
-use crate::{Error, Kind, Result};
+use crate::{Error, Result};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -70,9 +70,13 @@ pub(super) struct Found {
 
 /// Finds the history in the directory of a table; none if there is none, or if something is wrong
 /// with it, which `fault` is told.
-pub(super) fn find(dir: &Path, facts: &Facts, fault: &mut dyn FnMut(&Error)) -> Option<Found> {
+pub(super) fn find(
+    dir: &Path,
+    manifest: &Manifest,
+    fault: &mut dyn FnMut(&Error),
+) -> Option<Found> {
     let lists = |name: &str| {
-        let files = facts.files.as_ref()?;
+        let files = manifest.files.as_ref()?;
         Some(files.iter().any(|file| file.path == name))
     };
     let files = Files::find(dir, &lists)?;
@@ -94,7 +98,7 @@ pub(super) fn find(dir: &Path, facts: &Facts, fault: &mut dyn FnMut(&Error)) -> 
         history: HistoryFacts {
             keys: records.left,
             access,
-            configured_access: facts.configured.unwrap_or(Some(access)),
+            configured_access: manifest.configured.unwrap_or(Some(access)),
             eviction,
             counting,
             latest: records.latest,
@@ -142,26 +146,13 @@ impl Found {
 
     /// All keys, ascending: 16 bytes each.
     fn sorted(&self, progress: &mut Progress) -> Result<Vec<(i64, KeyHistory)>> {
-        let count = usize::try_from(self.history.keys).unwrap_or(usize::MAX);
-        let mut all: Vec<(i64, KeyHistory)> = Vec::new();
-        all.try_reserve_exact(count).map_err(|_| {
-            Error::new(Kind::ResourceExhausted, "there is no memory for the keys")
-                .with("keys", count)
-                .with("path", self.records.display())
-        })?;
+        let mut all: Vec<(i64, KeyHistory)> = room(self.history.keys, &self.records)?;
         self.each(progress, &mut |key, seen| {
             all.push((key, seen));
             Ok(true)
         })?;
-        all.sort_unstable_by_key(|entry| entry.0);
-        let twice = all.windows(2).find(|pair| match pair {
-            [one, other] => one.0 == other.0,
-            _ => false,
-        });
-        match twice.and_then(<[_]>::first) {
-            None => Ok(all),
-            Some((key, _)) => Err(damaged("a key occurs twice", &self.records).with("key", key)),
-        }
+        sort(&mut all, &self.records)?;
+        Ok(all)
     }
 }
 

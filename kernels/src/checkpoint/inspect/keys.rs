@@ -1,6 +1,9 @@
-//! Keys that are counted, the smallest of them named.
+//! Keys that are counted, the smallest of them named; lists of keys, sorted.
 
+use super::super::format::damaged;
+use crate::{Error, Kind, Result};
 use serde::Serialize;
+use std::path::Path;
 
 /// Keys that are named one by one.
 const NAMED: usize = 10;
@@ -22,5 +25,33 @@ impl Keys {
             self.first.insert(at, key);
             self.first.truncate(NAMED);
         }
+    }
+}
+
+/// Room for what is said of `count` keys of the file at `path`.
+///
+/// # Errors
+/// `ResourceExhausted` without memory.
+pub(super) fn room<T>(count: u64, path: &Path) -> Result<Vec<T>> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let mut list = Vec::new();
+    list.try_reserve_exact(count).map_err(|_| {
+        Error::new(Kind::ResourceExhausted, "there is no memory for the keys")
+            .with("keys", count)
+            .with("path", path.display())
+    })?;
+    Ok(list)
+}
+
+/// Sorts the keys of the file at `path`, with what is said of them.
+///
+/// # Errors
+/// `DataLoss` if one comes twice.
+pub(super) fn sort<T>(list: &mut [(i64, T)], path: &Path) -> Result<()> {
+    list.sort_unstable_by_key(|entry| entry.0);
+    let mut pairs = list.iter().zip(list.iter().skip(1));
+    match pairs.find(|(one, other)| one.0 == other.0) {
+        None => Ok(()),
+        Some(((key, _), _)) => Err(damaged("a key occurs twice", path).with("key", key)),
     }
 }

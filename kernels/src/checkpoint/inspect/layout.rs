@@ -2,9 +2,9 @@
 //! files.
 
 use super::super::format::{damaged, named, ATTRIBUTE, DATA, EMBEDDING, KEY, KEY_BYTES};
+use super::super::manifest::Manifest;
 use super::super::parts::{attribute, check_width, find_slots, open};
 use super::super::whole::check_membership;
-use super::facts::{facts, Facts, Slot};
 use super::history::{find, Found, HistoryFacts};
 use crate::{Error, Result, RowDtype, MAX_DIM};
 use serde::Serialize;
@@ -55,6 +55,18 @@ pub struct PartSize {
     pub bytes: u64,
 }
 
+/// A slot as the manifest names it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Slot {
+    /// Its name, which is that of its directory.
+    pub name: String,
+    /// Where new rows start; none if no manifest says it.
+    pub initial: Option<f32>,
+    /// Whether it is one float for a row; told only where it is so.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub per_row: bool,
+}
+
 /// What a table's directory holds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Description {
@@ -90,14 +102,14 @@ pub fn describe(dir: &Path) -> Result<Description> {
         bytes: part.bytes,
     };
     Ok(Description {
-        version: layout.facts.version,
+        version: layout.manifest.version,
         rows: layout.rows,
         dim: layout.dim,
         parts: layout.parts.iter().map(part).collect(),
         bytes: size_below(dir, 4),
-        slots: layout.facts.slots,
+        slots: layout.slots,
         history: layout.history.map(|found| found.history),
-        config: layout.facts.config,
+        config: layout.manifest.config,
         faults: layout.faults,
     })
 }
@@ -118,7 +130,8 @@ pub(super) struct PartFile {
 /// A table's directory with the faults that show without reading data.
 #[derive(Debug)]
 pub(super) struct Layout {
-    pub(super) facts: Facts,
+    pub(super) manifest: Manifest,
+    pub(super) slots: Vec<Slot>,
     pub(super) rows: Option<u64>,
     pub(super) dim: Option<u64>,
     /// The first is the keys.
@@ -135,54 +148,57 @@ impl Layout {
         }
         let mut faults = Vec::new();
         let mut fault = |error: &Error| faults.push(Fault::of(dir, error));
-        let mut facts = match facts(dir) {
-            Ok(facts) => {
-                if let Err(error) = check_membership(dir, facts.seal) {
+        let manifest = match Manifest::read(dir) {
+            Ok(found) => {
+                let manifest = found.unwrap_or_default();
+                if let Err(error) = check_membership(dir, manifest.seal) {
                     fault(&error);
                 }
-                facts
+                manifest
             }
             Err(error) => {
                 fault(&error);
-                Facts::default()
+                Manifest::default()
             }
         };
-        if !facts.lists_slots {
-            facts.slots = find_slots(dir)?
-                .iter()
-                .map(|slot| Slot {
-                    name: slot.name.to_string(),
-                    initial: None,
-                    per_row: false,
-                })
-                .collect();
-        }
+        let is_told = manifest.version > 0;
+        let slots = match is_told {
+            true => manifest.slots.clone(),
+            false => find_slots(dir)?,
+        };
+        let slots = slots.into_iter().map(|slot| Slot {
+            name: slot.name.into_owned(),
+            initial: is_told.then_some(slot.initial),
+            per_row: slot.per_row,
+        });
+        let slots: Vec<Slot> = slots.collect();
         let keys = dir.join(KEY);
         let shape = attribute(&keys).and_then(|[rows, size]| {
             check_width(size, KEY_BYTES, &keys.join(ATTRIBUTE))?;
             Ok(rows)
         });
         let counted = shape.map_err(|error| fault(&error)).ok();
-        if let (Some(rows), Some(counted)) = (facts.rows, counted) {
+        if let Some(counted) = counted.filter(|_| is_told) {
+            let rows = manifest.rows;
             if rows != counted {
                 fault(
                     &damaged(
                         "the manifest has another number of rows than there are keys",
-                        &facts.path,
+                        &manifest.path,
                     )
                     .with("manifest_rows", rows)
                     .with("rows", counted),
                 );
             }
         }
-        let rows = counted.or(facts.rows);
-        let mut dim = facts.dim;
+        let rows = counted.or(is_told.then_some(manifest.rows));
+        let mut dim = is_told.then_some(manifest.dim);
         let float = RowDtype::Float32;
         let mut parts = vec![part(&keys, (KEY, float), Some(KEY_BYTES), rows, &mut fault)];
-        let slots = facts.slots.iter();
-        let slots = slots.map(|slot| (slot.name.as_str(), slot.per_row, float));
+        let of_slots = slots.iter();
+        let of_slots = of_slots.map(|slot| (slot.name.as_str(), slot.per_row, float));
         for (name, per_row, dtype) in
-            std::iter::once((EMBEDDING, false, facts.row_dtype)).chain(slots)
+            std::iter::once((EMBEDDING, false, manifest.row_dtype)).chain(of_slots)
         {
             let path = dir.join(name);
             let count = if per_row { Some(1) } else { dim };
@@ -195,9 +211,10 @@ impl Layout {
                 .map(|count| count.saturating_mul(dtype.bytes() as u64));
             parts.push(part(&path, (name, dtype), width, rows, &mut fault));
         }
-        let history = find(dir, &facts, &mut fault);
+        let history = find(dir, &manifest, &mut fault);
         Ok(Layout {
-            facts,
+            manifest,
+            slots,
             rows,
             dim,
             parts,

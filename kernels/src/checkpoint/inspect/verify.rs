@@ -1,5 +1,6 @@
 //! Reads every file of a table and tells all that is wrong.
 
+use super::super::block::{check_size, check_sum};
 use super::super::format::damaged;
 use super::super::manifest::Recorded;
 use super::super::parts::open;
@@ -7,7 +8,7 @@ use super::layout::{Fault, Layout};
 use super::stream::{keys, Progress, Stream};
 use crate::{Error, Kind, Result, PADDING};
 use serde::Serialize;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 /// What was read, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -40,7 +41,7 @@ pub fn verify(dir: &Path, tell: &mut dyn FnMut(u64, u64) -> bool) -> Result<Repo
     let mut faults = layout.faults.clone();
     let files = files(dir, &layout, &mut faults);
     let mut report = Report {
-        version: layout.facts.version,
+        version: layout.manifest.version,
         rows: layout.rows,
         files: 0,
         bytes: 0,
@@ -99,7 +100,7 @@ enum Holds {
 
 /// The data files of the layout, then what else the manifest lists.
 fn files<'a>(dir: &Path, layout: &'a Layout, faults: &mut Vec<Fault>) -> Vec<Wanted<'a>> {
-    let listed = layout.facts.files.as_deref();
+    let listed = layout.manifest.files.as_deref();
     let mut files: Vec<Wanted<'a>> = Vec::new();
     for (at, part) in layout.parts.iter().enumerate() {
         let recorded = listed
@@ -129,11 +130,10 @@ fn files<'a>(dir: &Path, layout: &'a Layout, faults: &mut Vec<Fault>) -> Vec<Wan
         if files.iter().any(|file| file.path == path) {
             continue;
         }
-        let inside = |part: Component| matches!(part, Component::Normal(_));
-        if !Path::new(&recorded.path).components().all(inside) {
+        if !recorded.is_inside() {
             let error = damaged(
                 "the manifest lists a file outside of the table",
-                &layout.facts.path,
+                &layout.manifest.path,
             );
             faults.push(Fault::of(dir, &error.with("file", &recorded.path)));
             continue;
@@ -207,17 +207,9 @@ fn check(
         progress.advance(bytes)?;
     }
     if let Some(recorded) = file.recorded {
-        if recorded.bytes != length {
-            let error = damaged("a file has another size than the manifest says", &file.path);
-            faults.push(error.with("bytes", length).with("manifest", recorded.bytes));
-        } else if recorded.crc32c != crc {
-            let error = damaged("a file's checksum is not the manifest's", &file.path);
-            faults.push(
-                error
-                    .with("crc32c", format_args!("{crc:08x}"))
-                    .with("manifest", format_args!("{:08x}", recorded.crc32c)),
-            );
-        }
+        let compared = check_size(&file.path, recorded, length)
+            .and_then(|()| check_sum(&file.path, recorded, crc));
+        faults.extend(compared.err());
     }
     if negative > 0 {
         let error = damaged("counts or times are negative", &file.path);

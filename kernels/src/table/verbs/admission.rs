@@ -56,11 +56,7 @@ impl Table {
         inverse: &mut [i32],
     ) -> Result<Arc<Vec<i64>>> {
         self.length("inverse", inverse.len(), ids.len())?;
-        if i32::try_from(ids.len()).is_err() {
-            return Err(self
-                .refuse("a batch must have fewer than 2^31 ids")
-                .with("ids", ids.len()));
-        }
+        self.expect_ids(ids.len())?;
         let now = self.seconds(time)?;
         self.start_history(thresholds, now)?;
         let index = self.index().read();
@@ -164,7 +160,7 @@ impl Table {
         let version = index.version();
         let buffers = self.rows().buffers();
         let mut decided = self.keys().decide(pool, &index, keys, observed, buffers);
-        self.check_limit(&decided, limit)?;
+        self.expect_at_most(limit, decided.offsets.len())?;
         let index = if decided.missing.is_empty() {
             index
         } else {
@@ -172,7 +168,7 @@ impl Table {
             let mut index = self.index().write();
             if index.version() != version || decided.access != self.keys().access() {
                 decided = self.keys().decide(pool, &index, keys, None, buffers);
-                self.check_limit(&decided, limit)?;
+                self.expect_at_most(limit, decided.offsets.len())?;
             }
             let missing: Vec<i64> = decided.missing.iter().map(|&(_, key)| key).collect();
             if given {
@@ -262,17 +258,6 @@ impl Table {
                 self.refuse("the timestamp must be in 1..=4294967294 seconds since 1970")
                     .with("timestamp", time)
             })
-    }
-
-    /// Refuses more admitted keys than `limit`.
-    fn check_limit(&self, decided: &Decided, limit: Option<usize>) -> Result<()> {
-        match limit.filter(|&limit| decided.offsets.len() > limit) {
-            None => Ok(()),
-            Some(limit) => Err(self
-                .refuse("the batch has more distinct keys than its limit")
-                .with("distinct", decided.offsets.len())
-                .with("limit", limit)),
-        }
     }
 
     /// Refuses keys of which one comes twice.

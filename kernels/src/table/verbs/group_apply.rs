@@ -6,36 +6,13 @@ use crate::table::disk::Held;
 use crate::table::group::{by_address, each, Failure};
 use crate::table::rows::content::Content;
 use crate::table::verbs::apply::{Dealt, Keyed, Rows};
-use crate::table::Table;
-use crate::{Bags, Columns, Pool, Result, RowOptimizer};
+use crate::table::{LookupGradients, RowGradients, Table};
+use crate::{Pool, Result, RowOptimizer};
 use std::borrow::Cow;
 
 /// Sums of at most so many floats are made beside each other; where there are more, gradients that
 /// are alone are read where they are.
 const MOST_SUMS: usize = 1 << 18;
-
-/// The gradients of some rows of a table.
-#[derive(Clone, Copy, Debug)]
-pub struct RowGradients<'a> {
-    /// Offsets as [`Table::id_offset`] gave them `(n)`; they may repeat, -1 and 0 are skipped.
-    pub offsets: &'a [i64],
-    /// The gradients `(n, dim)`.
-    pub grads: &'a [f32],
-}
-
-/// The gradients of one lookup, one for each of its ids or bags, as columns of a matrix.
-#[derive(Clone, Copy, Debug)]
-pub struct LookupGradients<'a> {
-    /// Those of its distinct keys `(u)`, as [`Table::id_offset`] gave them; they may repeat, -1 and
-    /// 0 are skipped.
-    pub offsets: &'a [i64],
-    /// For each id its place in `offsets`, `(n)`; -1 is skipped.
-    pub inverse: &'a [i32],
-    /// The gradients `(n, dim)`, of a pooled lookup `(b, dim)`.
-    pub grads: Columns<'a>,
-    /// The bags of a pooled lookup.
-    pub bags: Option<Bags<'a>>,
-}
 
 /// One table of the group, and what is known of its update so far.
 struct Update<'t, 'g> {

@@ -3,15 +3,14 @@
 use crate::batch::distinct::{Distinct, Wanted};
 use crate::index::Index;
 use crate::mem::Lines;
-use crate::sync::{RwLockReadGuard, RwLockWriteGuard};
-use crate::table::disk::{until_there, Held as HeldRows};
+use crate::table::disk::{until_there, Held};
+use crate::table::engine::LockedIndex;
 use crate::table::group::{by_address, each_undivided, places, Failure, OneTable};
 use crate::table::keys::same_ids::SetsOfIds;
 use crate::table::keys::Keys;
 use crate::table::{Lease, Table};
 use crate::{Ids, Pool, Result};
 use std::collections::HashMap;
-use std::ops::Deref;
 use std::sync::Arc;
 
 /// A batch of ids for one table.
@@ -30,23 +29,6 @@ struct Batch<'a> {
     ids: IdsOf<'a>,
     /// What the index had when its version was so.
     found: Option<(u64, Distinct<Lines>)>,
-}
-
-/// The index of a table, held for as long as its batches need it.
-enum Held<'t> {
-    Read(RwLockReadGuard<'t, Index>),
-    Write(RwLockWriteGuard<'t, Index>),
-}
-
-impl Deref for Held<'_> {
-    type Target = Index;
-
-    fn deref(&self) -> &Index {
-        match self {
-            Held::Read(index) => index,
-            Held::Write(index) => index,
-        }
-    }
 }
 
 /// What a table got new rows for.
@@ -110,17 +92,17 @@ fn bring_in(
     batches: &mut [Batch<'_>],
     limit: Option<usize>,
     lacks: bool,
-) -> Result<HeldRows> {
-    let mut rows = HeldRows::new();
+) -> Result<Held> {
+    let mut rows = Held::new();
     if !tables
         .iter()
         .any(|one| one.table.has_rows_to_bring_in(lacks))
     {
         return Ok(rows);
     }
-    let held: Vec<Held<'_>> = tables
+    let held: Vec<LockedIndex<'_>> = tables
         .iter()
-        .map(|one| Held::Read(one.table.index().read()))
+        .map(|one| LockedIndex::Shared(one.table.index().read()))
         .collect();
     look_up_stale(pool, tables, &held, batches, limit)?;
     drop(held);
@@ -142,16 +124,16 @@ fn look_up<'t>(
     tables: &[OneTable<'t>],
     batches: &mut [Batch<'_>],
     limit: Option<usize>,
-) -> Result<Vec<Held<'t>>> {
+) -> Result<Vec<LockedIndex<'t>>> {
     let mut writes = vec![false; tables.len()];
     // Ends: with each turn there is one table more whose index is held for writing.
     loop {
-        let held: Vec<Held<'t>> = tables
+        let held: Vec<LockedIndex<'t>> = tables
             .iter()
             .zip(&writes)
             .map(|(one, &writes)| match writes {
-                true => Held::Write(one.table.index().write()),
-                false => Held::Read(one.table.index().read()),
+                true => LockedIndex::Alone(one.table.index().write()),
+                false => LockedIndex::Shared(one.table.index().read()),
             })
             .collect();
         look_up_stale(pool, tables, &held, batches, limit)?;
@@ -177,7 +159,7 @@ fn look_up<'t>(
 fn look_up_stale(
     pool: &Pool,
     tables: &[OneTable<'_>],
-    held: &[Held<'_>],
+    held: &[LockedIndex<'_>],
     batches: &mut [Batch<'_>],
     limit: Option<usize>,
 ) -> Result<()> {
@@ -212,7 +194,7 @@ fn look_up_stale(
 fn create(
     pool: &Pool,
     tables: &[OneTable<'_>],
-    held: &mut [Held<'_>],
+    held: &mut [LockedIndex<'_>],
     batches: &mut [Batch<'_>],
 ) -> Result<()> {
     let mut lacking: Vec<(usize, Vec<i64>)> = Vec::new();
@@ -234,7 +216,7 @@ fn create(
     failure.check()?;
     let mut created: Vec<(usize, Created)> = Vec::with_capacity(lacking.len());
     for (at, keys) in lacking {
-        let Held::Write(index) = &mut held[at] else {
+        let LockedIndex::Alone(index) = &mut held[at] else {
             continue;
         };
         match tables[at].table.create(pool, index, &keys) {
@@ -242,7 +224,7 @@ fn create(
             Err(error) => {
                 // The system gave no memory. Nobody has seen the rows of the others.
                 for (at, created) in created {
-                    if let Held::Write(index) = &mut held[at] {
+                    if let LockedIndex::Alone(index) = &mut held[at] {
                         tables[at].table.take_back(index, created);
                     }
                 }

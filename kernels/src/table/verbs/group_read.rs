@@ -2,45 +2,19 @@
 //! by side.
 
 use crate::mem::{rows_ahead, MOST_AHEAD, NONE};
-use crate::pool::{ranges, split_mut};
+use crate::pool::{ranges, shares};
 use crate::simd::Level;
 use crate::stores::{with_rows_now, ReadRows};
 use crate::table::disk::hold_all;
 use crate::table::group::{by_address, each, places, Failure};
 use crate::table::rows::content::{Content, Offsets};
 use crate::table::verbs::read::{row_of, Block, Locked};
-use crate::table::{Absent, Table};
-use crate::{Bags, Error, Ids, Pool, Result};
+use crate::table::{KeysOf, RowsOf, Table};
+use crate::{Error, Pool, Result};
 use std::ops::Range;
 
 /// A part of a concatenation should have at least so many floats.
 const LEAST_FLOATS: usize = 1 << 15;
-
-/// What one lookup has found, to be read.
-#[derive(Clone, Copy, Debug)]
-pub struct RowsOf<'a> {
-    /// The table.
-    pub table: &'a Table,
-    /// The offsets of its distinct keys `(u)`; -1 and 0 give zeros.
-    pub offsets: &'a [i64],
-    /// For each id its place among them `(n)`; -1 gives zeros.
-    pub inverse: &'a [i32],
-    /// Which ids belong together, of a pooled lookup.
-    pub bags: Option<Bags<'a>>,
-}
-
-/// Keys of one table, to be looked up.
-#[derive(Clone, Copy, Debug)]
-pub struct KeysOf<'a> {
-    /// The table.
-    pub table: &'a Table,
-    /// Keys.
-    pub ids: Ids<'a>,
-    /// What those without a row get, or add to their bag. Padding gets zeros and adds nothing.
-    pub absent: Absent<'a>,
-    /// Which ids belong together, of a pooled lookup.
-    pub bags: Option<Bags<'a>>,
-}
 
 impl RowsOf<'_> {
     /// Refuses what is not as long as it should be.
@@ -169,16 +143,10 @@ impl Table {
             // A thread that is held up should not hold up the rest.
             parts => (parts * 4).min(blocks),
         };
-        let parts: Vec<Range<usize>> = ranges(blocks, parts)
-            .into_iter()
-            .map(|blocks| blocks.start * block..(blocks.end * block).min(n))
-            .collect();
-        let work: Vec<_> = parts
-            .iter()
-            .cloned()
-            .zip(split_mut(out, width, &parts))
-            .collect();
-        pool.try_each(work, |(range, out): (Range<usize>, &mut [f32])| {
+        let parts = ranges(blocks, parts).into_iter();
+        let parts = parts.map(|blocks| blocks.start * block..(blocks.end * block).min(n));
+        let work = shares(out, width, parts.collect());
+        pool.try_each(work, |(range, out)| {
             fill_side_by_side(&strips, range, block, width, out)
         })
     }

@@ -109,9 +109,9 @@ impl Table {
         self.claim_expected(pool, ids, offsets, limit, inverse)
     }
 
-    /// The first half of [`Table::claim`], which enters nothing: whoever claims several batches asks
-    /// for all of them before the first one enters its keys. Each `lookup` of a step has a number of
-    /// its own: whether a table has too few rows in memory is told by the batches of one.
+    /// The first half of [`Table::claim`], which enters nothing: whoever claims several batches
+    /// asks for all of them before the first one enters its keys. Each `lookup` of a step has a
+    /// number of its own: whether a table has too few rows in memory is told by the batches of one.
     ///
     /// # Errors
     /// `ResourceExhausted` if a table with rows on disk has too few in memory to prepare any batch
@@ -146,24 +146,22 @@ impl Table {
             return Ok(false);
         }
         let source = Fingerprint::of(ids, inverse);
-        match self.flight().lock().claim(offsets, source) {
-            Claim::Stale => return Ok(false),
+        let settled = |claim| match claim {
+            Claim::Stale => Some(false),
             Claim::Good => {
                 self.keys().counters.batch(offsets.len(), 0);
-                return Ok(true);
+                Some(true)
             }
-            Claim::Enter => {}
+            Claim::Enter => None,
+        };
+        if let Some(is_good) = settled(self.flight().lock().claim(offsets, source)) {
+            return Ok(is_good);
         }
         let mut index = self.index().write();
         let mut flight = self.flight().lock();
         // Others may have been faster in the meantime.
-        match flight.claim(offsets, source) {
-            Claim::Stale => return Ok(false),
-            Claim::Good => {
-                self.keys().counters.batch(offsets.len(), 0);
-                return Ok(true);
-            }
-            Claim::Enter => {}
+        if let Some(is_good) = settled(flight.claim(offsets, source)) {
+            return Ok(is_good);
         }
         let (keys, rows) = flight.named(offsets);
         index

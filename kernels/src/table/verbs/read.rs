@@ -4,17 +4,43 @@ use crate::batch::out_of_range;
 use crate::history::History;
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, rows_ahead, rows_at_once, Bucket, MOST_AHEAD, NONE};
-use crate::pool::{ranges, split_mut};
+use crate::pool::{ranges, shares};
 use crate::simd::{Level, Vectorized};
 use crate::stores::{as_now, with_rows_now, ReadRows, SideRows, Store};
 use crate::table::rows::content::{Content, Offsets};
 use crate::table::rows::offset::Unfit;
-use crate::table::{Absent, KeysOf, Table};
+use crate::table::{Absent, Table};
 use crate::{Bags, Error, Ids, Pool, Result, PADDING};
 use std::ops::Range;
 
 /// A part of a batch should copy at least so many floats.
 const LEAST_FLOATS: usize = 1 << 15;
+
+/// What one lookup has found, to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct RowsOf<'a> {
+    /// The table.
+    pub table: &'a Table,
+    /// The offsets of its distinct keys `(u)`; -1 and 0 give zeros.
+    pub offsets: &'a [i64],
+    /// For each id its place among them `(n)`; -1 gives zeros.
+    pub inverse: &'a [i32],
+    /// Which ids belong together, of a pooled lookup.
+    pub bags: Option<Bags<'a>>,
+}
+
+/// Keys of one table, to be looked up.
+#[derive(Clone, Copy, Debug)]
+pub struct KeysOf<'a> {
+    /// The table.
+    pub table: &'a Table,
+    /// Keys.
+    pub ids: Ids<'a>,
+    /// What those without a row get, or add to their bag. Padding gets zeros and adds nothing.
+    pub absent: Absent<'a>,
+    /// Which ids belong together, of a pooled lookup.
+    pub bags: Option<Bags<'a>>,
+}
 
 impl Table {
     /// Copies rows, `(n)` offsets to `(n, dim)` floats; -1 and 0 give zeros.
@@ -128,19 +154,10 @@ impl Table {
         let parts = match pool.parts(out.len(), LEAST_FLOATS) {
             1 => 1,
             // A thread that is held up should not hold up the rest.
-            parts => pool
-                .parts(out.len(), LEAST_FLOATS)
-                .max(parts * 4)
-                .min(n.max(1)),
+            parts => (parts * 4).min(n.max(1)),
         };
-        let parts = ranges(n, parts);
-        let work = parts
-            .iter()
-            .cloned()
-            .zip(split_mut(out, self.dim(), &parts));
-        pool.try_each(work, |(range, out): (Range<usize>, &mut [f32])| {
-            f(range, out)
-        })
+        let work = shares(out, self.dim(), ranges(n, parts));
+        pool.try_each(work, |(range, out)| f(range, out))
     }
 }
 

@@ -92,23 +92,36 @@ impl Loading<'_> {
         if let Some(key) = self.index.insert(pool, keys, &rows) {
             return Err(self.damaged("a key occurs twice", key));
         }
+        // Those from this place on find none in memory, and go to the tier's files.
         let here = self.content.seat_some(&rows).map_err(named)?;
-        self.push_to_disk((keys, &rows), here, embedding, slots)
-            .map_err(named)?;
         self.content.name(keys, &rows, here);
-        let (content, dim) = (&mut self.content, table.dim());
+        let Content {
+            store,
+            halves,
+            slots: specs,
+            layout,
+            ..
+        } = &mut self.content;
         let records = Records {
-            halves: content.halves.as_deref(),
+            halves: halves.as_deref(),
             rounding: self.rounding,
-            specs: &content.slots,
-            words: content.layout.words(),
-            dim,
+            specs,
+            words: layout.words(),
+            dim: layout.dim,
             keys,
             embedding,
             slots,
         };
-        let parts = content.store.split(pool.parts(keys.len(), LEAST));
-        pool.each(parts, |mut part| {
+        let width = store.width();
+        if let Some(tiered) = store.tiered_mut().filter(|_| here < rows.len()) {
+            let mut floats = vec![0.0; (rows.len() - here) * width];
+            for (at, record) in (here..).zip(floats.chunks_exact_mut(width)) {
+                records.write(at, record);
+            }
+            let appended = tiered.append(&rows[here..], &keys[here..], &floats);
+            appended.map_err(named)?;
+        }
+        pool.each(store.split(pool.parts(keys.len(), LEAST)), |mut part| {
             for (at, &row) in rows[..here].iter().enumerate() {
                 if let Some(row) = part.row_mut(row) {
                     records.write(at, row);
@@ -117,37 +130,6 @@ impl Loading<'_> {
         });
         table.freeze(&mut self.content, keys, &rows);
         Ok(())
-    }
-
-    /// Appends the rows from place `from` of a push on, which find no place in memory, to the
-    /// tier's files.
-    fn push_to_disk(
-        &mut self,
-        (keys, rows): (&[i64], &[u32]),
-        from: usize,
-        embedding: &[f32],
-        slots: &[&[f32]],
-    ) -> Result<()> {
-        let content = &mut self.content;
-        let width = content.store.width();
-        let Some(tiered) = content.store.tiered_mut().filter(|_| from < rows.len()) else {
-            return Ok(());
-        };
-        let records = Records {
-            halves: content.halves.as_deref(),
-            rounding: self.rounding,
-            specs: &content.slots,
-            words: content.layout.words(),
-            dim: content.layout.dim,
-            keys,
-            embedding,
-            slots,
-        };
-        let mut floats = vec![0.0; (rows.len() - from) * width];
-        for (at, record) in (from..).zip(floats.chunks_exact_mut(width)) {
-            records.write(at, record);
-        }
-        tiered.append(&rows[from..], &keys[from..], &floats)
     }
 
     /// Takes out what was pushed for these keys; unknown ones are no error.

@@ -193,7 +193,8 @@ proptest! {
         let members = &steps[0];
         for (pool, tables) in &together {
             let group: Vec<KeysOf<'_>> = members.iter().map(|(at, ids)| KeysOf {
-                table: &tables[*at], ids: Ids::I64(ids), absent: Absent::Zeros, bags: None }).collect();
+                table: &tables[*at], ids: Ids::I64(ids), absent: Absent::Zeros, bags: None,
+            }).collect();
             let mut outs: Vec<Vec<f32>> =
                 group.iter().map(|one| vec![9.0; one.ids.len() * one.table.dim()]).collect();
             let places = outs.iter_mut().map(|out| &mut out[..]).collect();

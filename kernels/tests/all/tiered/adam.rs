@@ -3,8 +3,8 @@
 use super::support::{
     batch, bits, content, faulty, floats, in_memory, pool, tiered, Directory, DIM,
 };
+use crate::faulty::Operation;
 use crate::pooled::Pooled as _;
-use mx_rec_kernels::tier::Operation;
 use mx_rec_kernels::{
     checkpoint, Absent, Adam, Bags, Field, FieldUpdate, Ids, KeyGradients, Kind, LazyAdam, Pool,
     Push, RowOptimizer, Sgd, SlotSpec, Table, Target, TierStats,

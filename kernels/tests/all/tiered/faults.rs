@@ -2,8 +2,9 @@
 //! that goes on when the disk does.
 
 use super::support::{batch, bits, config, content, faulty, floats, pool, tiered, DIM};
+use crate::faulty::{Faulty, Operation};
 use crate::optimizers::optimizer;
-use mx_rec_kernels::tier::{Faulty, Files, Operation};
+use mx_rec_kernels::tier::Files;
 use mx_rec_kernels::{
     Absent, Error, Ids, KeyGradients, Kind, Lease, Pool, Push, Result, Table, Target, TierConfig,
 };

@@ -8,9 +8,9 @@ pub(crate) mod support;
 mod switch;
 mod whole;
 
+use crate::faulty::Operation;
 use crate::optimizers::optimizer;
 use crate::pooled::Pooled as _;
-use mx_rec_kernels::tier::Operation;
 use mx_rec_kernels::{
     Absent, Bags, Columns, Field, FieldUpdate, Ids, IdsOf, KeysOf, LookupGradients, Pool, RowsOf,
     SlotSpec, Table, Target, Thresholds, OPTIMIZERS,

@@ -1,6 +1,7 @@
 //! What the tests of tables on disk share: tables, batches, and what a table holds.
 
-use mx_rec_kernels::tier::{Faulty, Files};
+use crate::faulty::Faulty;
+use mx_rec_kernels::tier::Files;
 use mx_rec_kernels::{Initializer, Pool, Table, TableConfig};
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -2,8 +2,8 @@
 //! nobody who is at work notices that it is one no longer.
 
 use super::support::{batch, content, faulty, floats, in_memory, pool, tiered, Directory, DIM};
+use crate::faulty::Operation;
 use crate::optimizers::optimizer;
-use mx_rec_kernels::tier::Operation;
 use mx_rec_kernels::{
     checkpoint, Columns, Ids, IdsOf, Kind, LookupGradients, Pool, RowsOf, Sgd, Table, Target,
 };

@@ -3,8 +3,8 @@
 use super::support::{
     batch, config, content, faulty, floats, in_memory, pool, tiered, Directory, DIM,
 };
+use crate::faulty::Operation;
 use crate::optimizers::optimizer;
-use mx_rec_kernels::tier::Operation;
 use mx_rec_kernels::{checkpoint, Ids, Kind, Pool, Table, Target, TierConfig};
 use std::sync::Arc;
 

@@ -1,15 +1,15 @@
 //! A storage that fails on request.
 
-use super::{ReadAt, ReadFailure, Storage};
-use crate::sync::Mutex;
-use crate::Result;
+use mx_rec_kernels::tier::{ReadAt, ReadFailure, Storage};
+use mx_rec_kernels::Result;
+use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// What a fault concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub(crate) enum Operation {
     /// Taking space.
     Reserve,
     /// A write.
@@ -33,7 +33,7 @@ struct Fault {
 
 /// Another storage, with faults: for tests of what a log and a table make of them.
 #[derive(Clone)]
-pub struct Faulty {
+pub(crate) struct Faulty {
     inner: Arc<dyn Storage>,
     faults: Arc<Mutex<Vec<Fault>>>,
     /// What [`Storage::another`] made last, `inner` before.
@@ -45,7 +45,7 @@ pub struct Faulty {
 impl Faulty {
     /// `inner`, without faults yet. Clones, and what [`Storage::another`] makes, share their
     /// faults.
-    pub fn new(inner: Arc<dyn Storage>) -> Faulty {
+    pub(crate) fn new(inner: Arc<dyn Storage>) -> Faulty {
         Faulty {
             newest: Arc::new(Mutex::new(Arc::clone(&inner))),
             inner,
@@ -56,7 +56,7 @@ impl Faulty {
 
     /// Lets operations on a directory (`None`: on all) fail with an error: `after` of them succeed,
     /// then `times` of them fail.
-    pub fn fail(
+    pub(crate) fn fail(
         &self,
         operation: Operation,
         directory: Option<usize>,
@@ -73,7 +73,7 @@ impl Faulty {
     }
 
     /// Lets each write and each batch of reads take so much longer.
-    pub fn slow(&self, pause: Duration) {
+    pub(crate) fn slow(&self, pause: Duration) {
         *self.pause.lock() = pause;
     }
 
@@ -85,7 +85,7 @@ impl Faulty {
     }
 
     /// No more faults.
-    pub fn heal(&self) {
+    pub(crate) fn heal(&self) {
         self.faults.lock().clear();
     }
 
@@ -93,7 +93,7 @@ impl Faulty {
     ///
     /// # Errors
     /// Those of reading and writing it.
-    pub fn flip(&self, directory: usize, at: u64, bit: u32) -> io::Result<()> {
+    pub(crate) fn flip(&self, directory: usize, at: u64, bit: u32) -> io::Result<()> {
         let mut byte = [0];
         let mut reads = [ReadAt {
             directory,
