@@ -6,7 +6,6 @@ from typing import Any, Counter as CounterType, List, Optional, Tuple
 
 import tensorflow as tf
 
-from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.base.log import logger
 from mx_rec.graph.concats import fuse_concats
 from mx_rec.graph.needs import Needs, needed_by
@@ -147,8 +146,6 @@ def pass_over(graph: tf.Graph, first: int = 0) -> None:
         if Settings.passes_graphs() else []
     if not found:
         return
-    # A wrong value is an error of the script, which no rule may hide.
-    groups_tables()
     take_apart(graph, found)
     try:
         # A graph of more than 2 GB has no GraphDef.

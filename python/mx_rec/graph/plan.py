@@ -9,11 +9,11 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from mx_rec import plugin
-from mx_rec.base.global_env_conf import fuses_lookups
 from mx_rec.base.log import logger
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.ops.lookups import FIND, ID_OFFSET
 from mx_rec.ops.registered import registered_ops
+from mx_rec.state.settings import Settings
 
 TRAIN = "train"
 EVAL = "eval"
@@ -58,10 +58,10 @@ class Plan(NamedTuple):
         nodes: Number of nodes of the graph.
         lookups: All lookups made with modify_graph=True, in the order of the graph.
         iterators: The iterators that feed those that move; `graph` is the GraphDef of their nodes.
-        sums: The lookups whose rows are summed over bags; none where MXREC_FUSE_LOOKUPS is 0.
+        sums: The lookups whose rows are summed over bags; none after `init(graph_pass=False)`.
         concats: The concatenations of lookups; none there, either.
-        together: The lookups that share an op.
-        updates: The updates that change.
+        together: The lookups that share an op; none there, either.
+        updates: The updates that change; none there, either.
     """
 
     nodes: int
@@ -141,7 +141,8 @@ def make_plan(graph_def: bytes, op_list: Optional[bytes] = None,
     for rule in described.left_out:
         logger.warning("graph pass: a rule failed and changes nothing: %s", rule)
     plan = Plan(**{name: described[name] for name in Plan._fields})
-    return plan if fuses_lookups() else plan._replace(sums=[], concats=[])
+    return plan if Settings.passes_graphs() \
+        else plan._replace(sums=[], concats=[], together=[], updates=[])
 
 
 def is_movable(op: tf.Operation) -> bool:

@@ -6,7 +6,6 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
-from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.cluster import modified as clusters
 from mx_rec.cluster.ahead import with_next
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
@@ -131,11 +130,8 @@ class _Extension:
             key = types[lookup.ids], self._limits[lookup.node]
             same = groups.setdefault(key, OrderedDict())
             same.setdefault(sources[lookup.ids], []).append(lookup)
-        # One op for each of these prepares lookups by several ids, where tables are grouped.
-        self._ops = []  # type: List[List[List[Record]]]
-        for same in groups.values():
-            sets = list(same.values())
-            self._ops.extend([sets] if groups_tables() else [[one] for one in sets])
+        # One op for each of these prepares lookups by several ids.
+        self._ops = [list(same.values()) for same in groups.values()]
 
     def _sources(self) -> Dict[str, Any]:
         """Returns for each ids tensor what is the same for all tensors that are one by identity."""

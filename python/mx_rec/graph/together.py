@@ -8,7 +8,6 @@ from typing import Any, Dict, Iterable, List, Sequence, Tuple
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2
 
-from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.cluster.modified import apart as apart_by_key
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.edits.replacing import FUSED_ATTRIBUTE, in_place_of, replace_each, replace_ops
@@ -57,7 +56,7 @@ class Together:
 
     def __init__(self, graph: tf.Graph, planned: Iterable[Any]) -> None:
         self._graph = graph
-        self.groups = [group.nodes for group in planned] if groups_tables() else []
+        self.groups = [group.nodes for group in planned]
         # The outputs of other ops that take the place of these become these tensor objects.
         self._outputs = {name: list(graph.get_operation_by_name(name).outputs)
                          for group in self.groups for name in group}
