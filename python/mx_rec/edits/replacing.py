@@ -108,20 +108,6 @@ def replace_ops(ops: Sequence[tf.Operation], values: Sequence[Sequence[tf.Tensor
     move_each(olds, news)
 
 
-def replace_tensor(old: tf.Tensor, value: tf.Tensor) -> None:
-    """Puts a tensor in the place of one output of an op, whose other outputs stay.
-
-    Ops that wait for the op go on to do so.
-
-    Args:
-        old: The output.
-        value: The tensor that ops are to read, and that the object `old` is to be.
-    """
-    value.set_shape(old.shape)
-    replace_reads([old], [value])
-    move_each([old], [value])
-
-
 def replace_reads(olds: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> None:
     """Makes all ops that read tensors read others in their places."""
     instead = {id(old): value for old, value in zip(olds, values)}

@@ -107,10 +107,9 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
     settle_timestamp(graph)
     take_apart(graph, graph.get_operations())
     before = serialized(graph)
-    plan = make_plan(clusters.apart(graph_pb2.GraphDef.FromString(before)).SerializeToString(),
-                     graph=graph)
+    plan = make_plan(before, graph=graph)
     plan = plan._replace(lookups=[
-        Record(lookup, table=clusters.table_of(graph, lookup.node)) if lookup.kind == SPLIT
+        Record(lookup, table=clusters.table_of(graph, lookup)) if lookup.kind == SPLIT
         else lookup for lookup in plan.lookups])
     if pull_ahead:
         clusters.check_ahead(graph, [one for one in plan.lookups if one.kind == SPLIT])
@@ -201,7 +200,7 @@ class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
 def _is_training(graph: tf.Graph, lookup: Record) -> bool:
     """Whether a lookup is one of training."""
     if lookup.kind == SPLIT:
-        return is_training(clusters.split_of(graph, lookup.node)[0])
+        return is_training(graph.get_operation_by_name(lookup.node))
     return _MODES[lookup.kind]
 
 

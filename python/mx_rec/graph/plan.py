@@ -213,11 +213,11 @@ def _text_of_sums(sums: List[Record]) -> List[str]:
         return []
     lines = ["", "sums over bags:"]
     for one in sums:
-        lines.append("  {}  {} over bags of {}:{} of the table {!r}: {}".format(
+        lines.append("  {}  {} over bags of {} of the table {!r}: {}".format(
             "fuses" if one.fuses else "stays",
             " and ".join("the {}{} {}".format("weighted " if one.weights else "", part.combiner,
                                               part.node) for part in one.sums),
-            one.lookup, one.output, one.table, one.reason))
+            one.lookup, one.table, one.reason))
     return lines
 
 

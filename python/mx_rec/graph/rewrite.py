@@ -93,9 +93,10 @@ def rewrite(graph: tf.Graph, iterator: Record, lookups: Sequence[Record],
             for initializer in initializers:
                 initializer._add_control_input(op)  # pylint: disable=protected-access
     for lookup in split:
-        op, at = clusters.split_of(graph, lookup.node)
         if lookup.ids in computed:
-            op._update_input(at, computed[lookup.ids])  # pylint: disable=protected-access
+            op = graph.get_operation_by_name(lookup.node)
+            # pylint: disable=protected-access
+            op._update_input(lookup.member, computed[lookup.ids])
     for lookup in own:
         _take_over(graph.get_operation_by_name(lookup.node), lookup, computed, prepared)
     for name in iterator.bags:

@@ -141,16 +141,6 @@ def _no_rows(variable: tf.Tensor) -> tf.Tensor:
     return tf.zeros([0, tf.shape(variable)[1] if dim is None else dim], name="absent")
 
 
-def reads_ids(op: tf.Operation) -> bool:
-    """Returns whether an op reads a row for each id, for each table by itself.
-
-    Args:
-        op: An op of any type.
-    """
-    return op.type == READ and op.get_attr("R") > 0 and op.get_attr("B") == 0 \
-        and op.get_attr("M") == op.get_attr("N")
-
-
 def reads_distinct(op: tf.Operation) -> bool:
     """Returns whether an op reads the rows of distinct keys.
 
