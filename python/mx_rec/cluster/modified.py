@@ -15,8 +15,7 @@ from mx_rec.cluster.ahead import Next, pull_ahead
 from mx_rec.cluster.around import (SPLIT_OP, configs_of, has_gradients, is_updated, pulls_of,
                                    row_dtypes_of, stitch_of)
 from mx_rec.cluster.lookups import words_of
-from mx_rec.cluster.together import in_order_of_push, join, key_of
-from mx_rec.ops import library
+from mx_rec.cluster.together import in_order_of_push, join, key_of, split_as
 
 
 class Moving(NamedTuple):
@@ -120,15 +119,9 @@ def prepare(work: Moving, ids: Dict[str, tf.Tensor]) -> List[tf.Tensor]:
     Returns:
         All its outputs.
     """
-    values = [ids[name] for name in work.ids]
-    if len({value.dtype for value in values}) > 1:
-        values = [tf.cast(value, tf.int64) for value in values]
-    split = work.splits[0]
-    made = library().mx_rec_distinct_split(
-        values, name="split", **{name: split.get_attr(name)
-                                 for name in ("parts", "together", "limit", "counted")})
-    outputs = list(made.requests.op.outputs)
-    return outputs + [_floats(work, made.counts)] if work.is_ahead else outputs
+    count = len(work.ids)
+    outputs = split_as(work.splits[0], [ids[name] for name in work.ids])
+    return outputs + [_floats(work, outputs[2 * count:3 * count])] if work.is_ahead else outputs
 
 
 def _floats(work: Moving, counts: Sequence[tf.Tensor]) -> tf.Tensor:

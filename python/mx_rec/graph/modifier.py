@@ -16,13 +16,13 @@ from mx_rec.edits.upstream import upstream
 from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.fuse import Fusing
 from mx_rec.graph.iterators import nested_batch
-from mx_rec.graph.plan import (ADMIT, EVAL, ONE_SHOT, SPLIT, TRAIN, Plan, Record, is_movable,
-                               make_plan)
+from mx_rec.graph.plan import ADMIT, EVAL, ONE_SHOT, SPLIT, TRAIN, Plan, Record, make_plan
 from mx_rec.graph.rewrite import Rewritten, rewrite
 from mx_rec.graph.runs import has_run
 from mx_rec.graph.sessions import adopt_initializers, start_iterators
 from mx_rec.graph.together import take_apart
 from mx_rec.graph.variables import convert_variables
+from mx_rec.ops.lookups import may_move
 from mx_rec.state.graph_state import GraphState, graph_state
 from mx_rec.state.settings import Settings
 from mx_rec.tensorflow.graph_def import serialized
@@ -92,7 +92,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
     state = graph_state(graph)
     state.is_planned = True
     adopt_initializers(graph)
-    if not any(is_movable(op) for op in graph.get_operations()):
+    if not any(may_move(op) for op in graph.get_operations()):
         if pull_ahead:
             clusters.check_ahead(graph, [])
         if state.started_by:

@@ -10,8 +10,7 @@ from tensorflow.core.framework import graph_pb2
 
 from mx_rec import plugin
 from mx_rec.base.log import logger
-from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
-from mx_rec.ops.lookups import FIND, ID_OFFSET
+from mx_rec.ops.lookups import ID_OFFSET
 from mx_rec.ops.registered import registered_ops
 from mx_rec.state.settings import Settings
 
@@ -21,9 +20,8 @@ ADMIT = "admit"
 SPLIT = "split"
 ONE_SHOT = "one_shot"
 
-# The ops that look up by ids, of those that graph modification may move.
+# The ops that look up by ids in training, of those that graph modification may move.
 TRAINING_LOOKUPS = (ID_OFFSET, "MxRecObserve")
-_LOOKUPS = TRAINING_LOOKUPS + (FIND, "MxRecDistinctSplit")
 
 # What the text of a plan calls lookups of a kind.
 _SPOKEN = {EVAL: "evaluation lookup", SPLIT: "lookup on parameter servers"}
@@ -143,15 +141,6 @@ def make_plan(graph_def: bytes, op_list: Optional[bytes] = None,
     plan = Plan(**{name: described[name] for name in Plan._fields})
     return plan if Settings.passes_graphs() \
         else plan._replace(sums=[], concats=[], together=[], updates=[])
-
-
-def is_movable(op: tf.Operation) -> bool:
-    """Returns whether an op is a lookup that a graph modification may move.
-
-    Lookups of an imported graph count as well: the mark is an attribute of the op.
-    """
-    return op.type in _LOOKUPS and MOVABLE_ATTRIBUTE in op.node_def.attr \
-        and op.get_attr(MOVABLE_ATTRIBUTE)
 
 
 def _call(graph_def: bytes, op_list: bytes, graph: Optional[tf.Graph]) -> bytes:

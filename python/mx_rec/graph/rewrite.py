@@ -4,15 +4,13 @@ from collections import OrderedDict
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2
 
 from mx_rec.cluster import modified as clusters
 from mx_rec.cluster.ahead import with_next
-from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.edits.replacing import forbid_feeding, in_place_of, replace_each
 from mx_rec.graph.plan import ONE_SHOT, SPLIT, TRAIN, Record
 from mx_rec.graph.sessions import PIPELINE_SCOPE
-from mx_rec.ops.lookups import Resolved, prepare, resolve
+from mx_rec.ops.lookups import Resolved, mark_movable, prepare, resolve
 from mx_rec.tensorflow.names import MapDataset, dataset_ops
 from mx_rec.tensorflow.names import device as device_module
 from mx_rec.tensorflow.names import gen_dataset_ops
@@ -241,8 +239,7 @@ def _processor(op: tf.Operation) -> str:
 def _take_over(op: tf.Operation, lookup: Record, computed: Dict[str, tf.Tensor],
                prepared: _Prepared) -> None:
     """Makes a lookup in the step take what the pipeline gives; a training lookup claims it."""
-    op._set_attr(  # pylint: disable=protected-access
-        MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=False))
+    mark_movable(op, False)
     if lookup.kind != TRAIN:
         if lookup.ids in computed:
             position = [tensor.name for tensor in op.inputs].index(lookup.ids)

@@ -6,12 +6,11 @@ from collections import OrderedDict
 from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2, graph_pb2
+from tensorflow.core.framework import graph_pb2
 
-from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.edits.replacing import FUSED_ATTRIBUTE, in_place_of, replace_each, replace_ops
 from mx_rec.ops.lookups import (FIND, ID_OFFSET, READ, Resolved, find_rows, is_claim, mark_group,
-                                read_rows, resolve)
+                                mark_movable, may_move, read_rows, resolve)
 from mx_rec.ops.shapes import list_lengths, lists_of
 
 # The attributes that ops have in common which are joined, by their type.
@@ -35,9 +34,9 @@ def take_apart(graph: tf.Graph, ops: Iterable[tf.Operation]) -> None:
             parts = [_made(op, {name: tensors[at:at + 1] for name, tensors in lists.items()},
                            "lookup_{}".format(at)) for at in range(op.get_attr("N"))]
         for part in parts:
-            _set_movable(part[0].op, _is_movable(op))
+            mark_movable(part[0].op, may_move(op))
             mark_group(part[0].op, op.name)
-        _set_movable(op, False)
+        mark_movable(op, False)
         replace_each(op, [tensor for place in zip(*parts) for tensor in place])
 
 
@@ -89,10 +88,10 @@ class Together:
         with in_place_of(self._graph, first):
             _fill_norms(every, given)
             made = _made(first, given, "together")
-        _set_movable(made[0].op, _is_movable(first))
+        mark_movable(made[0].op, may_move(first))
         members = len(together)
         for op in together:
-            _set_movable(op, False)
+            mark_movable(op, False)
         replace_ops(together, [made[at::members][:len(op.outputs)]
                                for at, op in enumerate(together)])
         return made[0].op
@@ -153,14 +152,4 @@ def _form(op: tf.Operation) -> Tuple[Any, ...]:
     lengths = tuple(length > 0 for name, length in list_lengths(op).items()
                     if name not in ("A", "L"))
     attributes = tuple(op.get_attr(name) for name in _ATTRIBUTES[op.type])
-    return (op.type, op.device, lengths, _is_movable(op)) + attributes
-
-
-def _is_movable(op: tf.Operation) -> bool:
-    return MOVABLE_ATTRIBUTE in op.node_def.attr and op.get_attr(MOVABLE_ATTRIBUTE)
-
-
-def _set_movable(op: tf.Operation, value: bool) -> None:
-    """Says whether a lookup may be moved."""
-    op._set_attr(  # pylint: disable=protected-access
-        MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=value))
+    return (op.type, op.device, lengths, may_move(op)) + attributes

@@ -18,7 +18,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-/// The attribute that marks lookups for the pass; python/mx_rec/core/lookup.py sets it.
+/// The attribute that marks lookups for the pass; python/mx_rec/ops/lookups.py sets it.
 const MOVABLE: &str = "_mx_rec_movable";
 
 /// The limit of all copies together, in sizes of the graph: nodes that feed several iterators are
