@@ -4,8 +4,8 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
-from mx_rec.edits.replacing import FUSED_NAME, forbid_feeding
-from mx_rec.edits.wiring import in_place_of, replace_waiting
+from mx_rec.edits.replacing import FUSED_NAME, forbid_feeding, replace_waiting
+from mx_rec.edits.wiring import in_place_of
 from mx_rec.graph.plan import Record
 from mx_rec.ops.optimizers import Gradients, OptimizerStep, gradients_of, optimizer_of, update
 
@@ -92,7 +92,7 @@ class Updating:
                           [tf.constant(columns, tf.int32)] if max(columns) >= 0 else []),
                 FUSED_NAME)
         for op in ops:
-            replace_waiting(op, made)
+            replace_waiting(op, [made])
             self._instead[op] = made
         return made
 
