@@ -9,7 +9,7 @@ import pytest
 import modify_cases as cases
 import support
 from fused_cases import iterator, loss_of, optimizer, tf, total
-from modify_cases import PASSED, STEP
+from modify_cases import AHEAD, PASSED, STEP
 from test_fused_updates import needed
 
 COUNT = 3
@@ -338,6 +338,35 @@ def test_a_run_of_an_imported_graph_is_fed_the_ids_alone_of_the_lookups_that_it_
                 run.note("one", other.run(names[1][2], {names[0][2]: given[0]}))
 
     alike(script, tmp_path=tmp_path)
+
+
+def test_a_graph_that_a_closed_session_ran_is_taken_apart_before_it_is_modified():
+    """Rows of which some are fused by then, and whose ids move."""
+    def script(run):
+        source, ids, label, tables, rows = lookups_by_an_iterator(run)
+        flat = [run.lookup(table, ids[:, at, 0]) for at, table in enumerate(tables)]
+        evaluated = [run.lookup(table, ids[:, at, 1], is_train=False) for at, table in enumerate(tables)]
+        loss = loss_of([total(rows[0]), tf().reduce_sum(rows[1], 1), tf().reduce_max(rows[2], 1)] + flat, label)
+        looked = tf().concat(evaluated, -1)
+        update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
+        first = run.session()
+        run.start(first, source, own=True)
+        run.step(first, [loss, update])
+        for fetches in (rows[1], evaluated[1:]):
+            run.step(first, fetches)
+        first.close()
+        run.modify()
+        sess = run.session()
+        run.start(sess, source)
+        for fetches in ([loss, update], [rows[2], flat[1]], evaluated[1], looked, [rows[0], loss, update]):
+            run.step(sess, fetches)
+        run.epoch(sess, [loss, update])
+        run.contents(sess)
+        if run.is_modified:
+            assert lookups_of(update) == [2 * COUNT], lookups_of(update)
+
+    # Those move as well that the run of less has added.
+    cases.alike(script, moves=3 * COUNT + 1 + 2, forms=(STEP, AHEAD), use_dynamic=True)
 
 
 def test_a_graph_that_cannot_be_read_runs_as_it_is(graph, dynamic, monkeypatch, caplog):
