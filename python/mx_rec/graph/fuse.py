@@ -50,7 +50,7 @@ class Fusing:
         fused = [one.lookup for one in plan.sums if one.fuses]
         fused += [part.lookup for one in plan.concats if one.fuses for part in one.parts]
         changed = set(fused).union(
-            *[one.nodes for one in plan.together if len(one.nodes) > 1],
+            *[one.nodes for one in plan.together],
             *[[one.node for one in group.updates] for group in plan.updates])
         if changed:
             state = graph_state(graph)
