@@ -65,7 +65,7 @@ class Fusing:
     def apply(self) -> None:
         """Changes the graph."""
         self.rules = ("sums",)
-        pooled = fuse_sums(self._graph, self._plan.sums)
+        pooled = fuse_sums(self._graph, self._plan.sums, self._together.groups)
         self.rules = ("concats",)
         fuse_concats(self._graph, self._plan.concats)
         # What lookups share counts updates that share an op as one.

@@ -1,6 +1,7 @@
 """Sums over bags in a modified graph: rows are added up where they are read, in both directions."""
 
-from typing import Any, Dict, List, Sequence, Set, Tuple
+from collections import OrderedDict
+from typing import Any, Dict, Iterable, List, Sequence, Set, Tuple
 
 import tensorflow as tf
 
@@ -9,7 +10,7 @@ from mx_rec.edits.replacing import (FUSED_NAME, forbid_feeding, in_place_of, rep
 from mx_rec.graph.plan import Record
 from mx_rec.graph.rows import Constants, replace_shapes
 from mx_rec.ops import library
-from mx_rec.ops.lookups import FIND, READ, find_rows, member_of, read_rows
+from mx_rec.ops.lookups import FIND, READ, RESTORE, find_rows, member_of, read_rows
 
 
 class _Rows:
@@ -41,13 +42,24 @@ class _Rows:
             self.weights = self.none if weights is None else tf.squeeze(
                 weights, [planned.weights.axis], name="weights")
 
+    def form(self, groups: Dict[str, int]) -> Tuple[Any, ...]:
+        """One op can read the rows of all that have this in common.
+
+        Args:
+            groups: By the names of lookups numbers of those that share an op.
+        """
+        is_alone = self.op.name not in groups or self.op.control_inputs or self.op.type == RESTORE
+        return (self.op.name if is_alone else groups[self.op.name], self.op.type, self.op.device,
+                self.ids.dtype)
+
     def like(self) -> tf.Tensor:
         """Returns a tensor whose last dimension is that of the rows."""
         # The variable of a table has its width, and so have the rows of distinct keys.
         return self.inputs.get("variables", self.inputs.get("rows"))
 
 
-def fuse_sums(graph: tf.Graph, planned: Sequence[Record]) -> Dict[str, tf.Operation]:
+def fuse_sums(graph: tf.Graph, planned: Sequence[Record], together: Iterable[Sequence[str]] = ()
+              ) -> Dict[str, tf.Operation]:
     """Replaces lookups with sums behind them by pooled lookups, in both directions.
 
     The rows of each id stay in the graph for runs that fetch them.
@@ -55,13 +67,20 @@ def fuse_sums(graph: tf.Graph, planned: Sequence[Record]) -> Dict[str, tf.Operat
     Args:
         graph: A graph that no session has run, after lookups have moved.
         planned: What the plan says of sums over bags.
+        together: Names of lookups that share an op.
 
     Returns:
         By the name of each such lookup the op that reads rows of bags in its place.
     """
+    groups = {name: number for number, names in enumerate(together) for name in names}
     constants = Constants(graph)
-    every = [_Rows(graph, one, constants) for one in planned if one.fuses]
-    found = [(rows, _pooled(rows)) for rows in every]
+    same = OrderedDict()  # type: Dict[Any, List[_Rows]]
+    for one in planned:
+        if one.fuses:
+            rows = _Rows(graph, one, constants)
+            same.setdefault(rows.form(groups), []).append(rows)
+    # An op for each of them, to be joined later, would take half as long again.
+    found = [pair for several in same.values() for pair in zip(several, _pooled(several))]
     sums = [pair for rows, pooled in found for pair in _sums(rows, pooled)]
     replace_ops([op for op, _ in sums], [[value] for _, value in sums])
     for rows, pooled in found:
@@ -74,17 +93,20 @@ def fuse_sums(graph: tf.Graph, planned: Sequence[Record]) -> Dict[str, tf.Operat
     return {rows.op.name: pooled.op for rows, pooled in found}
 
 
-def _pooled(rows: _Rows) -> tf.Tensor:
+def _pooled(several: Sequence[_Rows]) -> List[tf.Tensor]:
     """Adds the op that adds up the rows of each bag."""
-    inputs, bags = dict(rows.inputs), [rows.ends, rows.weights, rows.none]
-    absent = inputs.pop("absent", None)
-    lists, bag_lists = [[one] for one in inputs.values()], [[one] for one in bags]
-    with in_place_of(rows.graph, rows.op):
-        if rows.op.type == FIND:
-            return find_rows(*lists, [absent], bag_lists, name=FUSED_NAME)[0]
-        if rows.op.type == READ:
-            return read_rows(*lists, bag_lists, name=FUSED_NAME)[0]
-        return library().mx_rec_restore_pooled(*inputs.values(), *bags, [], name=FUSED_NAME)
+    first = several[0].op
+    lists = {name: [rows.inputs[name] for rows in several] for name in several[0].inputs
+             if name != "absent"}
+    bags = [[getattr(rows, name) for rows in several] for name in ("ends", "weights", "none")]
+    with in_place_of(first.graph, first):
+        if first.type == FIND:
+            absent = [rows.inputs.get("absent") for rows in several]
+            return find_rows(*lists.values(), absent, bags, name=FUSED_NAME)
+        if first.type == READ:
+            return read_rows(*lists.values(), bags, name=FUSED_NAME)
+        return [library().mx_rec_restore_pooled(*[one for one, in lists.values()],
+                                                *[one for one, in bags], [], name=FUSED_NAME)]
 
 
 def _sums(rows: _Rows, pooled: tf.Tensor) -> List[Tuple[tf.Operation, tf.Tensor]]:

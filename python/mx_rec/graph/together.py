@@ -50,10 +50,10 @@ class Together:
 
     def __init__(self, graph: tf.Graph, planned: Iterable[Any]) -> None:
         self._graph = graph
-        self._groups = [group.nodes for group in planned]
+        self.groups = [group.nodes for group in planned]
         # The outputs of other ops that take the place of these become these tensor objects.
         self._outputs = {name: list(graph.get_operation_by_name(name).outputs)
-                         for group in self._groups for name in group}
+                         for group in self.groups for name in group}
 
     def join(self, pooled: Dict[str, tf.Operation]) -> List[tf.Operation]:
         """Makes one op of the lookups of each group that now have the same form.
@@ -65,7 +65,7 @@ class Together:
             The ops that do the work of several lookups.
         """
         joined = []  # type: List[tf.Operation]
-        for group in self._groups:
+        for group in self.groups:
             same = OrderedDict()  # type: Dict[Any, Dict[tf.Operation, None]]
             for name in group:
                 ops = [output.op for output in self._outputs[name]]
@@ -75,6 +75,8 @@ class Together:
             for together in same.values():
                 if len(together) > 1:
                     joined.append(self._join(list(together)))
+                else:
+                    joined.extend(op for op in together if op.get_attr("N") > 1)
         return joined
 
     def _join(self, together: Sequence[tf.Operation]) -> tf.Operation:
@@ -84,16 +86,20 @@ class Together:
         if first.type == FIND and given["absent"]:
             # Those without have no rows of their own; find_rows says so for each table.
             given["absent"] = [tensor for lists in every for tensor in
-                               lists["absent"] or [None]]
+                               lists["absent"] or [None] * len(lists["handles"])]
         with in_place_of(self._graph, first):
             _fill_norms(every, given)
             made = _made(first, given, "together")
         mark_movable(made[0].op, may_move(first))
-        members = len(together)
+        members = len(given["handles"])
+        values, at = [], 0  # type: List[List[tf.Tensor]], int
         for op in together:
+            own = op.get_attr("N")
             mark_movable(op, False)
-        replace_ops(together, [made[at::members][:len(op.outputs)]
-                               for at, op in enumerate(together)])
+            values.append([tensor for begin in range(at, len(made), members)
+                           for tensor in made[begin:begin + own]][:len(op.outputs)])
+            at += own
+        replace_ops(together, values)
         return made[0].op
 
 
@@ -136,7 +142,8 @@ def _fill_norms(every: Sequence[Dict[str, List[tf.Tensor]]],
     """Gives lookups that are joined with others whose rows have a greatest norm none."""
     if given.get("norms"):
         none = tf.zeros([0], name="none")
-        given["norms"] = [tensor for lists in every for tensor in lists["norms"] or [none]]
+        given["norms"] = [tensor for lists in every for tensor in
+                          lists["norms"] or [none] * len(lists["handles"])]
 
 
 def _can_join(op: tf.Operation) -> bool:
