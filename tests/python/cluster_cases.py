@@ -118,7 +118,7 @@ from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.core.grouped import sparse_lookup_many
 from mx_rec.util.initialize import init
 from mx_rec.util.stats import table_stats
-init()
+init(graph_pass=bool(os.environ.get("PASSES", "yes")))
 target = server.target if server is not None else ""
 is_chief = job == "chief" or (job == "worker" and index == 0 and os.environ.get("HAS_CHIEF") != "1")
 device = "/cpu:0"

@@ -219,7 +219,7 @@ def alike(script, moves, forms=(STEP, PASSED, AHEAD), tmp_path=None, **config):
     runs = {}
     for form in forms:
         tf.compat.v1.reset_default_graph()
-        init(graph_pass=form != STEP, **config)
+        init(**dict({"graph_pass": form != STEP}, **config))
         directory = None
         if tmp_path is not None:
             directory = tmp_path / form

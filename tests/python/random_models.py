@@ -5,7 +5,6 @@ by one, in groups, in bags of every kind. `Oracle` trains it with dictionaries i
 one of the FORMS and trains it, with removals and checkpoints between the steps, and holds every step against the oracle.
 """
 
-import contextlib
 import os
 
 import numpy as np
@@ -249,19 +248,6 @@ class Oracle:
                 counts.pop(key, None)
 
 
-@contextlib.contextmanager
-def _grouping(is_on):
-    before = os.environ.get("MXREC_GROUP_TABLES")
-    os.environ["MXREC_GROUP_TABLES"] = "1" if is_on else "0"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["MXREC_GROUP_TABLES"]
-        else:
-            os.environ["MXREC_GROUP_TABLES"] = before
-
-
 def _dataset(model):
     """The batches as dictionaries of tensors, from the placeholder's step on."""
     tf = support.tf()
@@ -370,27 +356,26 @@ def train(model, form, directory, **storage):
     tf = support.tf()
     tf1 = tf.compat.v1
     tf1.reset_default_graph()
-    init()
+    init(graph_pass=form != APART)
     run = modify_cases.Run(form)
     try:
-        with _grouping(form != APART):
-            start_at = tf1.placeholder_with_default(tf.constant(0, tf.int64), [])
-            iterator = modify_cases.initializable(_dataset(model).skip(start_at))
-            batch = iterator.get_next()
-            tables = [create_table(key_dtype=tf.int64, dim=dim, name="t%d" % at,
-                                   emb_initializer=tf1.constant_initializer(model.first(at)),
-                                   **dict({"device_vocabulary_size": 1000}, **storage))
-                      for at, dim in enumerate(model.dims)]
-            run.tables = {"t%d" % at: tables[at] for at in model.used()}
-            found = _look_up(model, form, tables, batch)
-            loss = _loss(model, found)
-            updates = []
-            for number, name in enumerate(model.optimizers):
-                variables = [tables[at].variable for at in model.used() if model.optimizer_of[at] == number]
-                if variables:
-                    updates.append(Rule(name).ours().minimize(loss, var_list=variables))
-            saver = tf1.train.Saver()
-            run.modify()
+        start_at = tf1.placeholder_with_default(tf.constant(0, tf.int64), [])
+        iterator = modify_cases.initializable(_dataset(model).skip(start_at))
+        batch = iterator.get_next()
+        tables = [create_table(key_dtype=tf.int64, dim=dim, name="t%d" % at,
+                               emb_initializer=tf1.constant_initializer(model.first(at)),
+                               **dict({"device_vocabulary_size": 1000}, **storage))
+                  for at, dim in enumerate(model.dims)]
+        run.tables = {"t%d" % at: tables[at] for at in model.used()}
+        found = _look_up(model, form, tables, batch)
+        loss = _loss(model, found)
+        updates = []
+        for number, name in enumerate(model.optimizers):
+            variables = [tables[at].variable for at in model.used() if model.optimizer_of[at] == number]
+            if variables:
+                updates.append(Rule(name).ours().minimize(loss, var_list=variables))
+        saver = tf1.train.Saver()
+        run.modify()
         _history(model, run, iterator, start_at, [found, tf.group(*updates)], saver, tables, directory)
         run.stats = [table_stats(table) for table in run.tables.values()]
     finally:

@@ -234,6 +234,13 @@ def pass_over(graph=None):
     pass_over(graph or tf().compat.v1.get_default_graph())
 
 
+def switch_pass(monkeypatch, is_on):
+    """From here to the end of the test, or to the next switch, it is as after `init(graph_pass=is_on)`."""
+    from mx_rec.state.settings import Settings
+
+    monkeypatch.setattr(Settings.get_instance(), "_graph_pass", is_on)
+
+
 def updates_in(ops):
     """The ops among some that update rows of tables of this process."""
     return [op for op in ops if op.type == "MxRecUpdate"]

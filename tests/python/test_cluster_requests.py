@@ -74,7 +74,7 @@ with tf1.Session(target) as sess:
 
 
 def test_a_step_of_separate_lookups_has_one_pull_and_one_push_for_each_server_and_the_same_bits():
-    shared, apart = told(STEP), told(STEP, MXREC_GROUP_TABLES="0")
+    shared, apart = told(STEP), told(STEP, PASSES="")
     assert shared["step"] == {"MxRecDistinctSplit": 1, "MxRecPull": 2, "MxRecStitch": 1, "MxRecReduce": 4,
                               "MxRecPackGradients": 2, "MxRecPush": 2, "MxRecClusterTable": 3}
     assert apart["step"]["MxRecPull"] == 8 and apart["step"]["MxRecPush"] == 2

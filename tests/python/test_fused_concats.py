@@ -172,16 +172,3 @@ def test_parts_cannot_be_fed_and_are_fetched_as_before_beside_their_update():
                 sess.run(loss, {rows[0]: np.ones([BATCH, LENGTH, 2], np.float32)})
 
     cases.alike(script, moves=2, use_dynamic=True)
-
-
-def test_nothing_is_fused_where_the_environment_says_so(monkeypatch):
-    monkeypatch.setenv("MXREC_FUSE_LOOKUPS", "0")
-
-    def script(run):
-        source = iterator(True)
-        ids, label = source.get_next()
-        tables = tables_of(run, 2)
-        joined = tf().concat([run.lookup(table, ids[:, at]) for at, table in enumerate(tables)], -1)
-        train(run, source, loss_on(joined, label), tables, others=[joined], fused=False)
-
-    assert not cases.alike(script, moves=2, use_dynamic=True)[AHEAD].plan.concats

@@ -22,8 +22,7 @@ class Model:
         self.dims = [self.draw(1, 9) for _ in range(self.draw(1, 4))]
         self.lookups = [(self.draw(0, len(self.dims) - 1), str(self.random.choice(uses)))
                         for _ in range(self.draw(1, 6))]
-        self.is_static, self.is_group, self.is_clipped, self.is_alone = [
-            self.random.rand() < chance for chance in (0.5, 0.4, 0.3, 0.2)]
+        self.is_static, self.is_group, self.is_clipped = [self.random.rand() < chance for chance in (0.5, 0.4, 0.3)]
         self.kind = str(self.random.choice(["lazy_adam", "adagrad", "gradient_descent"]))
         self.history = self.random.choice(["step", "step", "step", "start", "remove", "look"], 14)
         self.capacity = 60 if self.random.rand() < 0.1 and len(self.lookups) == 1 else 3000
@@ -124,10 +123,8 @@ def script_of(model):
 
 
 @pytest.mark.parametrize("seed", range(MODELS))
-def test_random_models_see_the_same_bits(seed, monkeypatch):
+def test_random_models_see_the_same_bits(seed):
     model = Model(seed)
-    if model.is_alone:
-        monkeypatch.setenv("MXREC_GROUP_TABLES", "0")
     runs = cases.alike(script_of(model), moves=len(model.lookups), use_dynamic=True)
     plan = runs[AHEAD].plan
     summed = sum(use in ("sum", "kept", "two sums") for _, use in model.lookups)
@@ -153,6 +150,6 @@ def test_the_models_are_of_many_kinds():
     models = [Model(seed) for seed in range(MODELS)]
     assert {use for model in models for _, use in model.lookups} == set(USES)
     assert {model.kind for model in models} == {"lazy_adam", "adagrad", "gradient_descent"}
-    for choice in ("is_static", "is_group", "is_clipped", "is_alone"):
+    for choice in ("is_static", "is_group", "is_clipped"):
         assert len({getattr(model, choice) for model in models}) == 2, choice
     assert any(len(model.lookups) > len(model.dims) for model in models)

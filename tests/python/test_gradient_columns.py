@@ -6,7 +6,7 @@ import pytest
 import support
 from optimizer_cases import OF_EACH_SIZE, ids_of
 from test_fused_updates import lookup, needed, sgd, untouched
-from test_grouped_updates import GROUPS, make_table, updates_of
+from test_grouped_updates import make_table, updates_of
 from test_pooled_many import COMBINERS, Batches, many, one_by_one
 from test_sparse_lookup_many import filled
 
@@ -69,8 +69,7 @@ def test_separate_lookups_that_are_concatenated(graph, session, dynamic, monkeyp
     fed = [tf.compat.v1.placeholder(tf.int64, [None] * rank) for _ in dims]
     sides, trains = [], []
     for grouped in (True, False):
-        monkeypatch.setenv(GROUPS, str(int(grouped)))
-        monkeypatch.setenv("MXREC_FUSE_LOOKUPS", str(int(grouped)))
+        support.switch_pass(monkeypatch, grouped)
         tables = tables_of("many" if grouped else "one", dims)
         joined = tf.concat([lookup(table, ids) for table, ids in zip(tables, fed)], axis)
         trains.append(train_on(loss_of(joined), tables, sgd(0.1), grouped))
@@ -100,8 +99,7 @@ def test_pooled_lookups_that_are_concatenated(graph, session, dynamic, case, mon
     dims = [4, 16, 32, 33]
     sides, trains = [], []
     for grouped in (True, False):
-        monkeypatch.setenv(GROUPS, str(int(grouped)))
-        monkeypatch.setenv("MXREC_FUSE_LOOKUPS", str(int(grouped)))
+        support.switch_pass(monkeypatch, grouped)
         tables = tables_of("many" if grouped else "one", dims)
         make = many if grouped else one_by_one
         vectors = make(tables + tables[1:2], batches.ids, COMBINERS, batches.weights)
@@ -150,8 +148,7 @@ def test_only_columns_of_a_concatenation_are_read_there(graph, session, dynamic,
     ids = tf.constant([3, 1, 4, 1], tf.int64)
     sides, trains = [], []
     for grouped in (True, False):
-        monkeypatch.setenv(GROUPS, str(int(grouped)))
-        monkeypatch.setenv("MXREC_FUSE_LOOKUPS", str(int(grouped)))
+        support.switch_pass(monkeypatch, grouped)
         tables = tables_of("many" if grouped else "one", [4, 4])
         trains.append(train_on(loss_of(join(tf, [lookup(table, ids) for table in tables])), tables, sgd(0.1), grouped))
         support.pass_over()

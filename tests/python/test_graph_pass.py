@@ -9,7 +9,7 @@ import pytest
 import modify_cases as cases
 import support
 from fused_cases import iterator, loss_of, optimizer, tf, total
-from modify_cases import PASSED, STEP
+from modify_cases import AHEAD, PASSED, STEP
 from test_fused_updates import needed
 
 COUNT = 3
@@ -191,7 +191,7 @@ def test_lookups_by_a_placeholder_each_share_an_op_and_a_run_of_one_is_fed_that_
     alike(script)
 
 
-@pytest.mark.parametrize("broken", ["fuse_sums", "fuse_concats", "read_rest", "_fused", "_join"])
+@pytest.mark.parametrize("broken", ["fuse_sums", "fuse_concats", "_fused", "_join"])
 def test_a_rule_that_fails_is_left_out_and_the_graph_runs_without_it(broken, monkeypatch, caplog):
     """Each fails behind the last of its changes, or the first of them."""
     from mx_rec.graph import fuse
@@ -307,6 +307,66 @@ def test_a_checkpoint_and_a_meta_graph_go_on_alike(tmp_path):
                     run.note("imported", other.run([fetches])[0])
 
     alike(script, tmp_path=tmp_path)
+
+
+def test_a_run_of_an_imported_graph_is_fed_the_ids_alone_of_the_lookups_that_it_needs(tmp_path):
+    """Rows that one op reads for several tables were read for all of them, whose ids had to be fed."""
+    def script(run):
+        tables = tables_of(run)
+        ids = [tf().compat.v1.placeholder(tf().int64, [None, 4]) for _ in tables]
+        pooled = total(run.lookup(tables[0], ids[0] + 1))
+        found = [tf().square(run.lookup(table, one)) for table, one in zip(tables, ids)] + [pooled]
+        loss = loss_of([tf().reduce_sum(one, 1) for one in found[:-1]] + [pooled], tf().constant(0.5))
+        update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
+        saver = tf().compat.v1.train.Saver()
+        run.modify()
+        sess = run.session()
+        given = [np.arange(8).reshape(2, 4) + at for at in range(COUNT)]
+        run.step(sess, [loss, update], dict(zip(ids, given)))
+        path = saver.save(sess, str(tmp_path / run.form / "model"))
+        names = [one.name for one in ids], [one.name for one in found], [loss.name, update.name]
+        with tf().Graph().as_default() as graph:
+            again = tf().compat.v1.train.import_meta_graph(path + ".meta")
+            # A sum of rows that one op reads with others.
+            rows = graph.get_tensor_by_name(found[2].op.inputs[0].name)
+            later = total(rows)
+            with support.new_session(graph) as other:
+                again.restore(other, path)
+                for fetched, fed in ((names[1][1], 1), (names[1][3], 0), (later, 2)):
+                    run.note("one", other.run(fetched, {names[0][fed]: given[fed] + 3}))
+                run.note("all", other.run(names[2] + names[1], dict(zip(names[0], given)))[2:])
+                run.note("one", other.run(names[1][2], {names[0][2]: given[0]}))
+
+    alike(script, tmp_path=tmp_path)
+
+
+def test_a_graph_that_a_closed_session_ran_is_taken_apart_before_it_is_modified():
+    """Rows of which some are fused by then, and whose ids move."""
+    def script(run):
+        source, ids, label, tables, rows = lookups_by_an_iterator(run)
+        flat = [run.lookup(table, ids[:, at, 0]) for at, table in enumerate(tables)]
+        evaluated = [run.lookup(table, ids[:, at, 1], is_train=False) for at, table in enumerate(tables)]
+        loss = loss_of([total(rows[0]), tf().reduce_sum(rows[1], 1), tf().reduce_max(rows[2], 1)] + flat, label)
+        looked = tf().concat(evaluated, -1)
+        update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
+        first = run.session()
+        run.start(first, source, own=True)
+        run.step(first, [loss, update])
+        for fetches in (rows[1], evaluated[1:]):
+            run.step(first, fetches)
+        first.close()
+        run.modify()
+        sess = run.session()
+        run.start(sess, source)
+        for fetches in ([loss, update], [rows[2], flat[1]], evaluated[1], looked, [rows[0], loss, update]):
+            run.step(sess, fetches)
+        run.epoch(sess, [loss, update])
+        run.contents(sess)
+        if run.is_modified:
+            assert lookups_of(update) == [2 * COUNT], lookups_of(update)
+
+    # Those move as well that the run of less has added.
+    cases.alike(script, moves=3 * COUNT + 1 + 2, forms=(STEP, AHEAD), use_dynamic=True)
 
 
 def test_a_graph_that_cannot_be_read_runs_as_it_is(graph, dynamic, monkeypatch, caplog):

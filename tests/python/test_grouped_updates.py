@@ -7,8 +7,6 @@ import support
 from optimizer_cases import OF_EACH_SIZE, ids_of
 from test_fused_updates import loss_of, lookup, needed, sgd, untouched
 
-GROUPS = "MXREC_GROUP_TABLES"
-
 
 def make_table(name, dim=5, capacity=1000, **arguments):
     from mx_rec.core.embedding import create_table
@@ -38,14 +36,14 @@ class Model:
     Args:
         dims: Floats per row of each table.
         make: Makes the optimizer.
-        grouped: Whether updates may be grouped.
+        grouped: Whether the graph pass is on.
         change: What is done to the gradients of some tables: place -> function.
     """
 
     def __init__(self, monkeypatch, dims, make, grouped, change=None, twice=(0,)):
         tf = support.tf()
         prefix = "grouped" if grouped else "alone"
-        monkeypatch.setenv(GROUPS, "1" if grouped else "0")
+        support.switch_pass(monkeypatch, grouped)
         self.tables = [make_table("%s_%d" % (prefix, at), dim) for at, dim in enumerate(dims)]
         self.ids = [tf.compat.v1.placeholder(tf.int64, [None, None]) for _ in dims]
         embeddings = [lookup(table, ids) for table, ids in zip(self.tables, self.ids)]
@@ -89,7 +87,7 @@ def test_a_grouped_update_gives_the_bits_of_single_ones(graph, session, dynamic,
     change = {1: untouched, 3: untouched}
     models = [Model(monkeypatch, dims, make, grouped, change, twice=(0, 1)) for grouped in (True, False)]
     assert updates_of(models[0].train) == [(case.op, "ids", 3), (case.op, "rows", 2)]
-    assert updates_of(models[1].train) == [(case.op, "ids", 1)] * 3 + [(case.op, "rows", 1)] * 2
+    assert updates_of(models[1].train) == [(case.op, "rows", 1)] * 5
     slots = [name for name, _ in case.slots]
     for model in models:
         for raw in model.raws:
@@ -134,20 +132,6 @@ def test_one_op_updates_all_tables_and_another_one_those_whose_gradients_were_ch
     train = sgd().apply_gradients(zip(gradients, [table.variable for table in tables]))
     assert updates_of(train) == [("sgd", "ids", 3), ("sgd", "rows", 3)]
     session().run(train)
-
-
-def test_the_switch_is_an_environment_variable(graph, dynamic, monkeypatch):
-    tf = support.tf()
-    tables = [make_table("table_%d" % at) for at in range(2)]
-    embeddings = [lookup(table, tf.constant([1], tf.int64)) for table in tables]
-    pairs = list(zip(gradients_of(embeddings, tables), [table.variable for table in tables]))
-    monkeypatch.setenv(GROUPS, "0")
-    assert updates_of(sgd().apply_gradients(pairs)) == [("sgd", "ids", 1)] * 2
-    monkeypatch.setenv(GROUPS, "2")
-    with pytest.raises(ValueError, match="MXREC_GROUP_TABLES is '2'"):
-        updates_of(sgd().apply_gradients(pairs))
-    monkeypatch.delenv(GROUPS)
-    assert updates_of(sgd().apply_gradients(pairs)) == [("sgd", "ids", 2)]
 
 
 def test_an_update_in_a_branch_updates_each_table_by_its_own_op(graph, session, dynamic):
@@ -208,8 +192,8 @@ def test_a_gradient_of_a_branch_or_a_loop_joins_the_group(graph, session, dynami
     tf = support.tf()
     taken = tf.compat.v1.placeholder(tf.bool, [])
     results = []
-    for grouped in ("1", "0"):
-        monkeypatch.setenv(GROUPS, grouped)
+    for grouped in (True, False):
+        support.switch_pass(monkeypatch, grouped)
         tables = [make_table("table_%s_%d" % (grouped, at), 2) for at in range(3)]
         ids = tf.constant([4, 6], tf.int64)
         outside = lookup(tables[0], ids)
@@ -339,10 +323,10 @@ def test_optimizers_of_tensorflow_update_tables_in_groups(graph, session, dynami
     tf = support.tf()
     ids = tf.constant([[1, 2], [2, 5]], tf.int64)
     sides = []
-    for grouped in ("1", "0"):
-        monkeypatch.setenv(GROUPS, grouped)
+    for grouped in (True, False):
+        support.switch_pass(monkeypatch, grouped)
         tables = [make_table("table_%s_%d" % (grouped, at), 2 + at) for at in range(3)]
-        weight = tf.compat.v1.Variable(3.0, name="weight_" + grouped)
+        weight = tf.compat.v1.Variable(3.0, name="weight_%s" % grouped)
         optimizer = getattr(tf.compat.v1.train, kind)(0.1)
         loss = loss_of([lookup(table, ids) for table in tables]) * weight
         variables = [table.variable for table in tables] + [weight]

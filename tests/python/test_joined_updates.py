@@ -73,10 +73,7 @@ def variables_of(tables):
     return [table.variable for table in tables]
 
 
-@pytest.mark.parametrize("grouped", ["1", "0"])
-def test_a_partial_run_of_a_step_computes_what_its_setup_asked_for(grouped, monkeypatch):
-    monkeypatch.setenv("MXREC_GROUP_TABLES", grouped)
-
+def test_a_partial_run_of_a_step_computes_what_its_setup_asked_for():
     def script(run):
         source, ids, label, tables, rows = lookups_by_an_iterator(run)
         rate = tf().compat.v1.placeholder(tf().float32, [])

@@ -6,7 +6,7 @@ import pytest
 import support
 from optimizer_cases import OF_EACH_SIZE, ids_of
 from test_fused_updates import needed
-from test_grouped_updates import GROUPS, make_table, updates_of
+from test_grouped_updates import make_table, updates_of
 from test_pooled import loss_of
 from test_sparse_lookup_many import filled, lazy_adam, trained
 
@@ -60,7 +60,7 @@ def test_training_gives_the_bits_of_single_lookups_over_several_steps(graph, ses
     for grouped in (True, False):
         tables = [make_table("%s_%d" % ("many" if grouped else "one", at), dim) for at, dim in enumerate(DIMS)]
         chosen = tables + tables[1:2]
-        monkeypatch.setenv(GROUPS, "1" if grouped else "0")
+        support.switch_pass(monkeypatch, grouped)
         make = many if grouped else one_by_one
         vectors = make(chosen, batches.ids, COMBINERS, batches.weights)
         variables = [table.variable for table in tables]
@@ -201,11 +201,10 @@ def test_sums_that_a_grouped_update_leaves_out_cannot_be_fed(graph, session, dyn
         sess.run(train, {gradients[1].values: np.zeros([2, 2], np.float32)})
 
 
-@pytest.mark.parametrize("place", ["cond", "loop", "function", "MXREC_GROUP_TABLES=0", "one table"])
+@pytest.mark.parametrize("place", ["cond", "loop", "function", "graph_pass=False", "one table"])
 def test_elsewhere_each_lookup_has_ops_of_its_own(graph, session, dynamic, monkeypatch, place):
     tf = support.tf()
-    if "=" in place:
-        monkeypatch.setenv(GROUPS, "0")
+    support.switch_pass(monkeypatch, place != "graph_pass=False")
     tables = [make_table("table_%d" % at, 2) for at in range(1 if place == "one table" else 2)]
     ids = [tf.constant([[1, 2]], tf.int64)] * len(tables)
 

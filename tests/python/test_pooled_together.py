@@ -234,20 +234,6 @@ def test_lookups_in_branches_and_loops_have_ops_of_their_own(place):
     cases.alike(script, moves=2, use_dynamic=True)
 
 
-def test_without_groups_each_lookup_has_an_op_of_its_own(monkeypatch):
-    monkeypatch.setenv("MXREC_GROUP_TABLES", "0")
-
-    def script(run):
-        source = iterator(True, features=2)
-        ids, label = source.get_next()
-        tables = tables_of(run, 2)
-        vectors = [pooled(table, ids[:, at]) for at, table in enumerate(tables)]
-        others = [pooled(table, ids[:, at], is_train=False) for at, table in enumerate(tables)]
-        trained(run, source, tables, vectors, label, others, {EMBED: [1, 1]}, {FIND: [1, 1]})
-
-    cases.alike(script, moves=4, use_dynamic=True)
-
-
 def test_empty_batches_and_bags_and_fed_ids():
     """Batches of no bags and of bags without ids, and ids that are fed in the place of the batch's."""
     lengths = [(4, 3), (0, 3), (5, 0), (1, 1)]

@@ -8,8 +8,6 @@ import support
 from support import tf
 from modify_cases import AHEAD, STEP
 
-GROUPS = "MXREC_GROUP_TABLES"
-
 
 def prepared():
     """The ops that prepare in pipelines of the default graph: a list of (type, members) for each function that has some."""
@@ -66,22 +64,6 @@ def test_one_op_for_each_type_of_ids_prepares_all_tables_of_an_iterator():
 
     cases.alike(script, moves=6)
     assert found == [[], [], [[("MxRecPrepare of many", 4), ("MxRecPrepare of many", 2)]]]
-
-
-def test_without_groups_each_table_has_an_op_and_the_numbers_are_the_same(monkeypatch):
-    def script(run):
-        monkeypatch.setenv(GROUPS, "0" if run.form == AHEAD else "1")
-        iterator = cases.initializable(dataset())
-        trained = Trained(run, iterator.get_next())
-        run.modify()
-        if run.form == AHEAD:
-            assert prepared() == [[("MxRecPrepare", 2)] + [("MxRecPrepare", 1)] * 4], prepared()
-        sess = run.session()
-        run.start(sess, iterator)
-        run.epoch(sess, trained.seen)
-        run.contents(sess)
-
-    cases.alike(script, moves=6)
 
 
 def test_whatever_is_removed_restored_cleared_or_started_anew_between_steps_the_bits_are_the_same(tmp_path):

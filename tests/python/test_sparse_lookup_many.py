@@ -5,7 +5,7 @@ import pytest
 
 import support
 from test_fused_updates import loss_of, lookup, needed
-from test_grouped_updates import GROUPS, make_table, updates_of
+from test_grouped_updates import make_table, updates_of
 
 
 def many(tables, ids, **arguments):
@@ -195,11 +195,9 @@ def test_admission_and_default_rows_work_in_a_group(graph, session, dynamic):
 
 
 @pytest.mark.parametrize("place", ["cond", "loop", "function", "expansion", "switch", "one"])
-def test_elsewhere_each_lookup_reads_by_an_op_of_its_own(graph, session, mx, monkeypatch, place):
+def test_elsewhere_each_lookup_reads_by_an_op_of_its_own(graph, session, mx, place):
     tf = support.tf()
-    mx(use_dynamic_expansion=place == "expansion")
-    if place == "switch":
-        monkeypatch.setenv(GROUPS, "0")
+    mx(use_dynamic_expansion=place == "expansion", graph_pass=place != "switch")
     tables = [make_table("table_%d" % at, 2) for at in range(1 if place == "one" else 3)]
     ids = [tf.constant([4, 6], tf.int64)] * len(tables)
 
@@ -355,7 +353,7 @@ def test_a_modified_graph_claims_and_reads_all_tables_by_one_op_and_gives_the_sa
     assert len(ops["MxRecIdOffset prepared of many"]) == 1 and "MxRecIdOffset prepared" not in ops and "MxRecRead" not in ops
     # What cannot move is one op again.
     assert "MxRecIdOffset" not in ops and len(ops["MxRecIdOffset of many"]) == 1
-    monkeypatch.setenv(GROUPS, "0")
+    support.switch_pass(monkeypatch, False)
     alone = run_model("", True)
     assert "MxRecIdOffset prepared of many" not in alone[2] and len(alone[2]["MxRecIdOffset prepared"]) == 3
     for found in (modified, alone) if grouped == "" else (modified,):

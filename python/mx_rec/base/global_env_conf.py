@@ -93,28 +93,6 @@ def _integer(name: str, least: int, most: int, default: int) -> int:
     return number
 
 
-def groups_tables() -> bool:
-    """Whether work on several tables may be done by one op: MXREC_GROUP_TABLES, 1 by default.
-
-    It is read at each call, so that one process can build a graph either way.
-
-    Raises:
-        ValueError: If the variable is neither 0 nor 1.
-    """
-    return _option("MXREC_GROUP_TABLES", _SWITCH, "1") == "1"
-
-
-def fuses_lookups() -> bool:
-    """Whether modifying a graph fuses lookups with their readers: MXREC_FUSE_LOOKUPS, 1 by default.
-
-    It is read at each call, so that one process can modify a graph either way.
-
-    Raises:
-        ValueError: If the variable is neither 0 nor 1.
-    """
-    return _option("MXREC_FUSE_LOOKUPS", _SWITCH, "1") == "1"
-
-
 def reads_past_page_cache() -> bool:
     """Whether rows on disk are read past the page cache (O_DIRECT): MXREC_SSD_DIRECT, 0 by default.
 

@@ -9,14 +9,11 @@
 from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2
 
 from mx_rec.cluster.tables import encode, parts_of
 from mx_rec.ops import library
+from mx_rec.ops.lookups import mark_movable
 from mx_rec.state.table_variable import CLUSTER_TABLE_OP, raw_tensor, row_shape
-
-# The op of a lookup that carries this attribute, with the value true, may move to the pipeline.
-MOVABLE_ATTRIBUTE = "_mx_rec_movable"
 
 # Value of the attribute create of MxRecPull: keys that were counted often enough get rows.
 ADMITTED = 2
@@ -143,8 +140,7 @@ def look_up(tables: Sequence[Any], ids: Sequence[tf.Tensor], is_train: bool, is_
     requests = split_requests(split.requests, split.sizes, servers)
     op = split.requests.op
     setattr(op, REQUESTS, requests)
-    if movable:
-        mark_movable(op, True)
+    mark_movable(op, movable)
     times = [split.times]
     if counting is not None and servers > 1:
         # A request is a count for each table and part besides its keys.
@@ -188,17 +184,6 @@ def words_of(dim: int, row_dtype: int) -> int:
         row_dtype: One of `sent_as`.
     """
     return dim if row_dtype == 0 else -(-dim // 2)
-
-
-def mark_movable(split: tf.Operation, moves: bool) -> None:
-    """Says whether graph modification may move the work on the ids of lookups.
-
-    Args:
-        split: The op that makes them distinct.
-        moves: Whether it may.
-    """
-    split._set_attr(  # pylint: disable=protected-access
-        MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=moves))
 
 
 def _pull(tables: Sequence[Any], server: int, request: tf.Tensor, create: int,

@@ -10,17 +10,12 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
 
 from mx_rec.cluster.ahead import Next, pull_ahead
 from mx_rec.cluster.around import (SPLIT_OP, configs_of, has_gradients, is_updated, pulls_of,
                                    row_dtypes_of, stitch_of)
-from mx_rec.cluster.lookups import MOVABLE_ATTRIBUTE, words_of
-from mx_rec.cluster.together import in_order_of_push, join, key_of
-from mx_rec.ops import library
-
-# What the names of the lookups of one op end with in the graph that is planned.
-_MEMBER = "/lookup_"
+from mx_rec.cluster.lookups import words_of
+from mx_rec.cluster.together import in_order_of_push, join, key_of, split_as
 
 
 class Moving(NamedTuple):
@@ -37,48 +32,10 @@ class Moving(NamedTuple):
     is_ahead: bool = False
 
 
-def apart(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
-    """Returns a GraphDef for a plan, in which each of several lookups has a node of its own.
-
-    Args:
-        graph_def: A GraphDef, which stays as it is.
-    """
-    many = [node for node in graph_def.node if node.op == SPLIT_OP
-            and node.attr[MOVABLE_ATTRIBUTE].b and node.attr["N"].i > 1]
-    if not many:
-        return graph_def
-    result = graph_pb2.GraphDef()
-    result.CopyFrom(graph_def)
-    for node in result.node:
-        if node.op == SPLIT_OP and node.attr["N"].i > 1:
-            node.attr[MOVABLE_ATTRIBUTE].b = False
-    for node in many:
-        data = [source for source in node.input if not source.startswith("^")]
-        waits = [source for source in node.input if source.startswith("^")]
-        for at, source in enumerate(data):
-            one = result.node.add()
-            one.CopyFrom(node)
-            one.name = node.name + _MEMBER + str(at)
-            one.attr["N"].i = 1
-            del one.input[:]
-            one.input.extend([source] + waits)
-    return result
-
-
-def split_of(graph: tf.Graph, node: str) -> Tuple[tf.Operation, int]:
-    """Returns the op of a planned lookup, and which of its lookups it is."""
-    nodes = graph._nodes_by_name  # pylint: disable=protected-access
-    if node in nodes:
-        return graph.get_operation_by_name(node), 0
-    name, _, at = node.rpartition(_MEMBER)
-    return graph.get_operation_by_name(name), int(at)
-
-
-def table_of(graph: tf.Graph, node: str) -> str:
+def table_of(graph: tf.Graph, lookup: Any) -> str:
     """Returns the name of the table of a planned lookup, or its op's where that is not known."""
-    split, at = split_of(graph, node)
-    pulls = pulls_of(split)
-    return str(configs_of(pulls[0].inputs[0])[at]["name"]) if pulls else split.name
+    pulls = pulls_of(graph.get_operation_by_name(lookup.node))
+    return str(configs_of(pulls[0].inputs[0])[lookup.member]["name"]) if pulls else lookup.node
 
 
 def moving(graph: tf.Graph, lookups: Sequence[Any],
@@ -95,8 +52,8 @@ def moving(graph: tf.Graph, lookups: Sequence[Any],
     """
     by_split = OrderedDict()  # type: Dict[tf.Operation, Dict[int, Any]]
     for lookup in lookups:
-        split, at = split_of(graph, lookup.node)
-        by_split.setdefault(split, {})[at] = lookup
+        split = graph.get_operation_by_name(lookup.node)
+        by_split.setdefault(split, {})[lookup.member] = lookup
     together = OrderedDict()  # type: Dict[Any, List[tf.Operation]]
     left = []  # type: List[Any]
     for split, members in by_split.items():
@@ -125,7 +82,7 @@ def check_ahead(graph: tf.Graph, lookups: Sequence[Any]) -> None:
     """
     moves = {}  # type: Dict[tf.Operation, Optional[str]]
     for lookup in lookups:
-        split, _ = split_of(graph, lookup.node)
+        split = graph.get_operation_by_name(lookup.node)
         moves[split] = moves.get(split) or (None if lookup.moves else lookup.reason)
     for split in graph.get_operations():
         if split.type != SPLIT_OP or not has_gradients(split):
@@ -162,15 +119,9 @@ def prepare(work: Moving, ids: Dict[str, tf.Tensor]) -> List[tf.Tensor]:
     Returns:
         All its outputs.
     """
-    values = [ids[name] for name in work.ids]
-    if len({value.dtype for value in values}) > 1:
-        values = [tf.cast(value, tf.int64) for value in values]
-    split = work.splits[0]
-    made = library().mx_rec_distinct_split(
-        values, name="split", **{name: split.get_attr(name)
-                                 for name in ("parts", "together", "limit", "counted")})
-    outputs = list(made.requests.op.outputs)
-    return outputs + [_floats(work, made.counts)] if work.is_ahead else outputs
+    count = len(work.ids)
+    outputs = split_as(work.splits[0], [ids[name] for name in work.ids])
+    return outputs + [_floats(work, outputs[2 * count:3 * count])] if work.is_ahead else outputs
 
 
 def _floats(work: Moving, counts: Sequence[tf.Tensor]) -> tf.Tensor:

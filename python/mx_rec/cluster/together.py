@@ -10,14 +10,14 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
-from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.cluster.around import (configs_of, is_accumulated, is_training, pulls_of, push_reads,
                                    pushes_of, requests_of, row_dtypes_of, stitch_of)
-from mx_rec.cluster.lookups import (BIRTHS, ROWS, mark_movable, row_dtypes_input,
-                                    split_requests)
+from mx_rec.cluster.lookups import BIRTHS, ROWS, row_dtypes_input, split_requests
 from mx_rec.cluster.tables import encode
 from mx_rec.edits.replacing import in_place_of, replace_each, replace_reads
 from mx_rec.ops import library
+from mx_rec.ops.lookups import mark_movable
+from mx_rec.state.settings import Settings
 
 
 def key_of(split: tf.Operation) -> Any:
@@ -27,7 +27,7 @@ def key_of(split: tf.Operation) -> Any:
         split: The op that makes the ids of lookups distinct.
     """
     pulls, stitch = pulls_of(split), stitch_of(split)
-    free = pulls is not None and stitch is not None and groups_tables() \
+    free = pulls is not None and stitch is not None and Settings.passes_graphs() \
         and not split.control_inputs and not split.get_attr("counted") \
         and not stitch.control_inputs and not any(pull.control_inputs for pull in pulls)
     if not free:
@@ -75,6 +75,24 @@ def in_order_of_push(splits: List[tf.Operation]) -> List[List[tf.Operation]]:
             runs.append([by_place[place]])
             passed = set()
     return runs
+
+
+def split_as(split: tf.Operation, ids: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+    """Adds the op that makes the ids of lookups distinct that share requests.
+
+    Args:
+        split: The op that does so for the first of them.
+        ids: Of all of them, one lookup behind the other.
+
+    Returns:
+        All its outputs.
+    """
+    if len({value.dtype for value in ids}) > 1:
+        ids = [tf.cast(value, tf.int64) for value in ids]
+    made = library().mx_rec_distinct_split(
+        list(ids), name="split", **{name: split.get_attr(name)
+                                    for name in ("parts", "together", "limit", "counted")})
+    return list(made.requests.op.outputs)
 
 
 def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Tensor]

@@ -14,11 +14,10 @@ from typing import Any, Dict, FrozenSet, List, Set
 import tensorflow as tf
 
 from mx_rec.cluster.around import SPLIT_OP
-from mx_rec.cluster.lookups import MOVABLE_ATTRIBUTE, mark_movable
-from mx_rec.cluster.together import in_order_of_push, join, key_of
+from mx_rec.cluster.together import in_order_of_push, join, key_of, split_as
 from mx_rec.edits.replacing import in_place_of
 from mx_rec.edits.upstream import upstream
-from mx_rec.ops import library
+from mx_rec.ops.lookups import mark_movable, may_move
 
 _PLACEHOLDERS = frozenset(["Placeholder", "PlaceholderV2"])
 
@@ -61,23 +60,12 @@ def share_requests(graph: tf.Graph) -> int:
 
 def _share(graph: tf.Graph, splits: List[tf.Operation]) -> None:
     """Makes lookups share a request for each parameter server."""
-    first = splits[0]
-    ids = [tensor for split in splits for tensor in split.inputs]
-    moves = all(_may_move(split) for split in splits)
-    with in_place_of(graph, first):
-        if len({tensor.dtype for tensor in ids}) > 1:
-            ids = [tf.cast(tensor, tf.int64) for tensor in ids]
-        made = library().mx_rec_distinct_split(ids, name="split", **{
-            name: first.get_attr(name) for name in ("parts", "together", "limit", "counted")})
-    join(graph, splits, list(made.requests.op.outputs))
-    if moves:
-        # A copy of the graph may be modified elsewhere.
-        mark_movable(made.requests.op, True)
-
-
-def _may_move(split: tf.Operation) -> bool:
-    """Whether graph modification may move its work on ids."""
-    return MOVABLE_ATTRIBUTE in split.node_def.attr and bool(split.get_attr(MOVABLE_ATTRIBUTE))
+    moves = all(may_move(split) for split in splits)
+    with in_place_of(graph, splits[0]):
+        outputs = split_as(splits[0], [tensor for split in splits for tensor in split.inputs])
+    join(graph, splits, outputs)
+    # A copy of the graph may be modified elsewhere.
+    mark_movable(outputs[0].op, moves)
 
 
 def _sources(split: tf.Operation, kinds: Dict[str, bool]) -> FrozenSet[str]:

@@ -6,7 +6,6 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.cluster.lookups import is_shared
 from mx_rec.core.lookup import (PlannedLookup, add_lookup, expect_room, ids_of_lookup,
                                  look_up_shared, note_lookup, plan_lookup)
@@ -112,7 +111,7 @@ def _share_requests(planned: Sequence[PlannedLookup]) -> bool:
     """
     # pylint: disable=protected-access
     graph = tf.compat.v1.get_default_graph()
-    if not groups_tables() or graph.building_function \
+    if graph.building_function \
             or graph._get_control_flow_context() is not None \
             or any(one.earlier is not None for one in planned):
         return False

@@ -4,11 +4,10 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2
 
 from mx_rec.base.log import logger
 from mx_rec.base.ranks import get_rank_size
-from mx_rec.cluster.lookups import MOVABLE_ATTRIBUTE, Counting, check_lookup, is_shared
+from mx_rec.cluster.lookups import Counting, check_lookup, is_shared
 from mx_rec.cluster.lookups import look_up as look_up_by_key
 from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ENTRANCE,
                                         ASCEND_SPARSE_LOOKUP_ID_OFFSET,
@@ -21,7 +20,7 @@ from mx_rec.core.bags import Pooling, embed_pooled, find_pooled, pool_rows
 from mx_rec.core.ids import as_ids, is_id_type
 from mx_rec.core.table import FeatureLookup, Table, scope_of
 from mx_rec.ops import library
-from mx_rec.ops.lookups import find_rows, mark_group, read_rows, resolve
+from mx_rec.ops.lookups import find_rows, mark_group, mark_movable, read_rows, resolve
 from mx_rec.state.feature_spec import FeatureSpec, normal_thresholds
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
@@ -468,13 +467,6 @@ def _embed(table: Table, like: tf.Tensor, offsets: tf.Tensor, inverse: tf.Tensor
     embedding, = read_rows([table.handle], [like], [offsets], [inverse])
     mark_group(embedding.op, group)
     return embedding
-
-
-def mark_movable(op: tf.Operation, modify_graph: bool) -> None:
-    """Marks the op of a lookup that graph modification may move."""
-    if modify_graph:
-        op._set_attr(  # pylint: disable=protected-access
-            MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=True))
 
 
 def _check_ids(ids: Any,

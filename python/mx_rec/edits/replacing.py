@@ -93,33 +93,34 @@ def replace_ops(ops: Sequence[tf.Operation], values: Sequence[Sequence[tf.Tensor
         ops: Ops.
         values: For each a tensor for each of its outputs.
     """
-    # pylint: disable=protected-access
     outputs = [list(op.outputs) for op in ops]
     olds, news = sum(outputs, []), [value for own in values for value in own]
     for output, value in zip(olds, news):
         value.set_shape(output.shape)
     replace_reads(olds, news)
     for old, own in zip(ops, values):
-        new = list(OrderedDict.fromkeys(value.op for value in own))
-        for waiting in list(old._control_outputs):
-            others = [op for op in waiting.control_inputs if op is not old] + new
-            waiting._remove_all_control_inputs()
-            waiting._add_control_inputs(others)
+        replace_waiting(old, list(OrderedDict.fromkeys(value.op for value in own)))
     move_each(olds, news)
 
 
-def replace_tensor(old: tf.Tensor, value: tf.Tensor) -> None:
-    """Puts a tensor in the place of one output of an op, whose other outputs stay.
-
-    Ops that wait for the op go on to do so.
+def replace_waiting(old: tf.Operation, news: Sequence[tf.Operation],
+                    replaced: Sequence[tf.Operation] = ()) -> None:
+    """Makes the ops that wait for `old` wait for others.
 
     Args:
-        old: The output.
-        value: The tensor that ops are to read, and that the object `old` is to be.
+        old: An op.
+        news: The others.
+        replaced: Ops that do not wait for these.
     """
-    value.set_shape(old.shape)
-    replace_reads([old], [value])
-    move_each([old], [value])
+    # pylint: disable=protected-access
+    for waiting in list(old._control_outputs):
+        if waiting in news:
+            continue
+        others = [op for op in waiting.control_inputs if op is not old]
+        if waiting not in replaced:
+            others += [new for new in news if new not in others]
+        waiting._remove_all_control_inputs()
+        waiting._add_control_inputs(others)
 
 
 def replace_reads(olds: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> None:

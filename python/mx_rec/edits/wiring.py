@@ -8,9 +8,8 @@ from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Seq
 
 import tensorflow as tf
 
-from mx_rec.edits.replacing import replace_reads
+from mx_rec.edits.replacing import replace_each, replace_waiting
 from mx_rec.edits.upstream import upstream
-from mx_rec.tensorflow.moved import move_each
 
 # Ops that cannot fail and change nothing: to wait for one is to wait for what it depends on.
 _PURE = frozenset(("Const", "Identity", "NoOp", "Reshape", "Select", "Shape", "StridedSlice",
@@ -34,41 +33,14 @@ _SOURCE = re.compile(r"Placeholder(V2)?$|Iterator(V2)?GetNext|.*Dequeue|ReaderRe
 
 
 def replace_output(old: tf.Operation, value: tf.Tensor) -> None:
-    """Puts a tensor in the place of the one output of `old`.
-
-    Ops that read the old output read the tensor, ops that wait for `old` wait for its op. The
-    tensor object of the old output, which the script may hold and fetch, becomes the new one.
+    """As `replace_each`, and notes what stands in the place of `old`.
 
     Args:
         old: An op with one output.
         value: An output of another op, of the same type.
     """
-    output = old.outputs[0]
     _note(old, value.op)
-    value.set_shape(output.shape)
-    replace_reads([output], [value])
-    replace_waiting(old, value.op)
-    move_each([output], [value])
-
-
-def replace_waiting(old: tf.Operation, new: Optional[tf.Operation],
-                    replaced: Sequence[tf.Operation] = ()) -> None:
-    """Makes the ops that wait for `old` wait for `new`, or for nothing.
-
-    Args:
-        old: An op.
-        new: Another op; None: nothing is waited for.
-        replaced: Ops that do not wait for `new`.
-    """
-    # pylint: disable=protected-access
-    for waiting in list(old._control_outputs):
-        if waiting is new:
-            continue
-        others = [op for op in waiting.control_inputs if op is not old]
-        if new is not None and new not in others and waiting not in replaced:
-            others.append(new)
-        waiting._remove_all_control_inputs()
-        waiting._add_control_inputs(others)
+    replace_each(old, [value])
 
 
 def replace_change(old: tf.Operation, new: tf.Operation,
@@ -81,7 +53,7 @@ def replace_change(old: tf.Operation, new: tf.Operation,
         replaced: All ops in whose place it is. If there are others than `old`, which do not wait
             for it, it does not run where a run asks for `old` alone.
     """
-    replace_waiting(old, new, replaced)
+    replace_waiting(old, [new], replaced)
     _note(old, new)
     if len(replaced) < 2:
         setattr(old, _INSTEAD, new)

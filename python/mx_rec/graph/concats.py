@@ -29,12 +29,11 @@ def fuse_concats(graph: tf.Graph, planned: Sequence[Record]) -> None:
                      for columns in one.gradients]
         shapes = [graph.get_operation_by_name(name) for name in one.shapes]
         readers = [graph.get_operation_by_name(part.lookup) for part in one.parts]
-        outputs = [reader.outputs[part.output] for reader, part in zip(readers, one.parts)]
-        inputs = [list(member_of(reader, part.output).values())
-                  for reader, part in zip(readers, one.parts)]
+        inputs = [list(member_of(reader, 0).values()) for reader in readers]
         read = _concatenate(graph.get_operation_by_name(one.node), readers, inputs)
-        replace_shapes(constants, shapes, {output.name: (ids, part[1]) for output, (*part, ids)
-                                       in zip(outputs, inputs)}, [read])
+        replace_shapes(constants, shapes, {
+            reader.outputs[0].name: (ids, part[1]) for reader, (*part, ids)
+            in zip(readers, inputs)}, [read])
         for tensor, columns in gradients:
             _replace_gradient(graph, read, tensor, columns)
         for tensor in tensors:

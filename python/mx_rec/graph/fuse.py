@@ -6,12 +6,11 @@ from typing import Any, Counter as CounterType, List, Optional, Tuple
 
 import tensorflow as tf
 
-from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.base.log import logger
+from mx_rec.edits.replacing import FUSED_ATTRIBUTE, mark_positions
 from mx_rec.graph.concats import fuse_concats
 from mx_rec.graph.needs import Needs, needed_by
 from mx_rec.graph.plan import Plan, Record, make_plan
-from mx_rec.graph.rows import mark_rows, read_rest
 from mx_rec.graph.sums import fuse_sums
 from mx_rec.graph.together import Together, take_apart
 from mx_rec.graph.updates import Updating
@@ -48,18 +47,18 @@ class Fusing:
         self._graph = graph
         self._first = first
         self._plan = plan
-        fused = [(one.lookup, one.output) for one in plan.sums if one.fuses]
-        fused += [(part.lookup, part.output) for one in plan.concats if one.fuses
-                  for part in one.parts]
-        self._fused = [name for name, _ in fused]
-        changed = set(self._fused).union(
-            *[one.nodes for one in plan.together if len(one.nodes) > 1],
+        fused = [one.lookup for one in plan.sums if one.fuses]
+        fused += [part.lookup for one in plan.concats if one.fuses for part in one.parts]
+        changed = set(fused).union(
+            *[one.nodes for one in plan.together],
             *[[one.node for one in group.updates] for group in plan.updates])
         if changed:
             state = graph_state(graph)
             state.needs = state.needs or Needs(graph)
             state.needs.remember(before, changed)
-        mark_rows(graph, fused)
+        for name in fused:
+            # So that nothing else replaces it.
+            mark_positions(graph.get_operation_by_name(name), FUSED_ATTRIBUTE, [0])
         self._together = Together(graph, plan.together)
         self._updating = Updating(graph, plan.updates)
 
@@ -69,8 +68,6 @@ class Fusing:
         pooled = fuse_sums(self._graph, self._plan.sums, self._together.groups)
         self.rules = ("concats",)
         fuse_concats(self._graph, self._plan.concats)
-        self.rules = ("sums", "concats")
-        read_rest(self._graph, self._fused)
         # What lookups share counts updates that share an op as one.
         self.rules = ("updates", "together")
         updates = self._updating.fuse(self._first)
@@ -147,8 +144,6 @@ def pass_over(graph: tf.Graph, first: int = 0) -> None:
         if Settings.passes_graphs() else []
     if not found:
         return
-    # A wrong value is an error of the script, which no rule may hide.
-    groups_tables()
     take_apart(graph, found)
     try:
         # A graph of more than 2 GB has no GraphDef.

@@ -7,8 +7,9 @@ import tensorflow as tf
 
 from mx_rec.core.frozen import check_imported
 from mx_rec.edits.replacing import FUSED_NAME, forbid_marked
-from mx_rec.graph.plan import TRAINING_LOOKUPS, is_movable
+from mx_rec.graph.plan import TRAINING_LOOKUPS
 from mx_rec.graph.sessions import PIPELINE_SCOPE
+from mx_rec.ops.lookups import may_move
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.table_variable import is_table_variable, table_variable
 
@@ -73,7 +74,7 @@ def patched_new_operations(stock: Callable[..., Any]) -> Callable[..., Any]:
         for op in operations:
             if is_modified:
                 forbid_marked(op)
-            if op.type in TRAINING_LOOKUPS and is_movable(op):
+            if op.type in TRAINING_LOOKUPS and may_move(op):
                 state.movable += 1
         check_imported(operations)
         return operations

@@ -16,13 +16,13 @@ from mx_rec.edits.upstream import upstream
 from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.fuse import Fusing
 from mx_rec.graph.iterators import nested_batch
-from mx_rec.graph.plan import (ADMIT, EVAL, ONE_SHOT, SPLIT, TRAIN, Plan, Record, is_movable,
-                               make_plan)
+from mx_rec.graph.plan import ADMIT, EVAL, ONE_SHOT, SPLIT, TRAIN, Plan, Record, make_plan
 from mx_rec.graph.rewrite import Rewritten, rewrite
 from mx_rec.graph.runs import has_run
 from mx_rec.graph.sessions import adopt_initializers, start_iterators
 from mx_rec.graph.together import take_apart
 from mx_rec.graph.variables import convert_variables
+from mx_rec.ops.lookups import may_move
 from mx_rec.state.graph_state import GraphState, graph_state
 from mx_rec.state.settings import Settings
 from mx_rec.tensorflow.graph_def import serialized
@@ -92,7 +92,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
     state = graph_state(graph)
     state.is_planned = True
     adopt_initializers(graph)
-    if not any(is_movable(op) for op in graph.get_operations()):
+    if not any(may_move(op) for op in graph.get_operations()):
         if pull_ahead:
             clusters.check_ahead(graph, [])
         if state.started_by:
@@ -107,10 +107,9 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
     settle_timestamp(graph)
     take_apart(graph, graph.get_operations())
     before = serialized(graph)
-    plan = make_plan(clusters.apart(graph_pb2.GraphDef.FromString(before)).SerializeToString(),
-                     graph=graph)
+    plan = make_plan(before, graph=graph)
     plan = plan._replace(lookups=[
-        Record(lookup, table=clusters.table_of(graph, lookup.node)) if lookup.kind == SPLIT
+        Record(lookup, table=clusters.table_of(graph, lookup)) if lookup.kind == SPLIT
         else lookup for lookup in plan.lookups])
     if pull_ahead:
         clusters.check_ahead(graph, [one for one in plan.lookups if one.kind == SPLIT])
@@ -201,7 +200,7 @@ class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
 def _is_training(graph: tf.Graph, lookup: Record) -> bool:
     """Whether a lookup is one of training."""
     if lookup.kind == SPLIT:
-        return is_training(clusters.split_of(graph, lookup.node)[0])
+        return is_training(graph.get_operation_by_name(lookup.node))
     return _MODES[lookup.kind]
 
 

@@ -120,9 +120,9 @@ class Needs:
             raise ValueError(
                 "{!r} needs the rows of single ids, which are not computed in this step since "
                 "their sums over bags are fused; nothing orders them before the update {!r} of the "
-                "same run. Fetch them in a run without updates, or set the environment variable "
-                "MXREC_FUSE_LOOKUPS=0 before the graph is modified (for a converted variable: "
-                "leave its name out of init(stock_tables=...)).".format(*conflict))
+                "same run. Fetch them in a run without updates, or call init(graph_pass=False) "
+                "where the graph is modified (for a converted variable: leave its name out of "
+                "init(stock_tables=...)).".format(*conflict))
         return instead or {}
 
     def _conflict(self, needed: Set[tf.Operation], given: Set[str]) -> Optional[Tuple[str, str]]:

@@ -9,11 +9,10 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from mx_rec import plugin
-from mx_rec.base.global_env_conf import fuses_lookups
 from mx_rec.base.log import logger
-from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
-from mx_rec.ops.lookups import FIND, ID_OFFSET
+from mx_rec.ops.lookups import ID_OFFSET
 from mx_rec.ops.registered import registered_ops
+from mx_rec.state.settings import Settings
 
 TRAIN = "train"
 EVAL = "eval"
@@ -21,9 +20,8 @@ ADMIT = "admit"
 SPLIT = "split"
 ONE_SHOT = "one_shot"
 
-# The ops that look up by ids, of those that graph modification may move.
+# The ops that look up by ids in training, of those that graph modification may move.
 TRAINING_LOOKUPS = (ID_OFFSET, "MxRecObserve")
-_LOOKUPS = TRAINING_LOOKUPS + (FIND, "MxRecDistinctSplit")
 
 # What the text of a plan calls lookups of a kind.
 _SPOKEN = {EVAL: "evaluation lookup", SPLIT: "lookup on parameter servers"}
@@ -58,10 +56,10 @@ class Plan(NamedTuple):
         nodes: Number of nodes of the graph.
         lookups: All lookups made with modify_graph=True, in the order of the graph.
         iterators: The iterators that feed those that move; `graph` is the GraphDef of their nodes.
-        sums: The lookups whose rows are summed over bags; none where MXREC_FUSE_LOOKUPS is 0.
+        sums: The lookups whose rows are summed over bags; none after `init(graph_pass=False)`.
         concats: The concatenations of lookups; none there, either.
-        together: The lookups that share an op.
-        updates: The updates that change.
+        together: The lookups that share an op; none there, either.
+        updates: The updates that change; none there, either.
     """
 
     nodes: int
@@ -85,30 +83,19 @@ class Plan(NamedTuple):
             for position in iterator.lookups:
                 lines.append("  moves  " + _line(self.lookups[position]))
             if iterator.nodes:
-                shown = ", ".join(iterator.nodes[:_SHOWN])
-                rest = len(iterator.nodes) - _SHOWN
-                lines.append("  with   {}: {}{}".format(
-                    _count(len(iterator.nodes), "op"), shown,
-                    " and {} more".format(rest) if rest > 0 else ""))
+                lines.append("  with   {}: {}".format(_count(len(iterator.nodes), "op"),
+                                                     _few(iterator.nodes, _SHOWN)))
             if iterator.initializers:
                 lines.append("  starts by {}".format(", ".join(iterator.initializers)))
         staying = [lookup for lookup in self.lookups if not lookup.moves]
-        if staying:
-            lines.append("")
-            lines.append("in the step as before:")
-            lines.extend("  stays  " + _line(lookup) for lookup in staying)
-        lines.extend(_text_of_sums(self.sums))
-        lines.extend(_text_of_concats(self.concats))
-        lines.extend(_text_of_updates(self.updates))
-        together = [group for group in self.together if len(group.nodes) > 1]
-        if together:
-            lines.extend(["", "lookups that share an op:"])
-        for group in together:
-            shown = ", ".join(group.nodes[:_SHOWN])
-            rest = len(group.nodes) - _SHOWN
-            lines.append("  joins  {} of {}{}: {}".format(
-                _count(len(group.nodes), group.op), shown,
-                " and {} more".format(rest) if rest > 0 else "", group.reason))
+        for title, told in (
+                ("in the step as before:", ["stays  " + _line(lookup) for lookup in staying]),
+                ("sums over bags:", map(_text_of_sums, self.sums)),
+                ("concatenations of lookups:", map(_text_of_concat, self.concats)),
+                ("updates:", map(_text_of_updates, self.updates)),
+                ("lookups that share an op:", map(_text_of_group, self.together))):
+            found = ["  " + text for text in told]
+            lines.extend(["", title] + found if found else [])
         return "\n".join(lines) + "\n"
 
 
@@ -141,16 +128,8 @@ def make_plan(graph_def: bytes, op_list: Optional[bytes] = None,
     for rule in described.left_out:
         logger.warning("graph pass: a rule failed and changes nothing: %s", rule)
     plan = Plan(**{name: described[name] for name in Plan._fields})
-    return plan if fuses_lookups() else plan._replace(sums=[], concats=[])
-
-
-def is_movable(op: tf.Operation) -> bool:
-    """Returns whether an op is a lookup that a graph modification may move.
-
-    Lookups of an imported graph count as well: the mark is an attribute of the op.
-    """
-    return op.type in _LOOKUPS and MOVABLE_ATTRIBUTE in op.node_def.attr \
-        and op.get_attr(MOVABLE_ATTRIBUTE)
+    return plan if Settings.passes_graphs() \
+        else plan._replace(sums=[], concats=[], together=[], updates=[])
 
 
 def _call(graph_def: bytes, op_list: bytes, graph: Optional[tf.Graph]) -> bytes:
@@ -179,45 +158,33 @@ def _shape_of(graph: tf.Graph, _: Any, name: Any, length: int, output: int, size
         return -1
 
 
-def _text_of_updates(updates: List[Record]) -> List[str]:
-    """Returns the lines of a plan that tell of updates, none without any."""
-    lines = ["", "updates:"] if updates else []
-    for group in updates:
-        shown = ", ".join(one.node for one in group.updates[:_SHOWN_TABLES])
-        rest = len(group.updates) - _SHOWN_TABLES
-        lines.append("  {}  {}{}: {}".format("joins" if len(group.updates) > 1 else "fuses", shown,
-                                            " and {} more".format(rest) if rest > 0 else "",
-                                            group.reason))
-    return lines
+def _text_of_updates(one: Record) -> str:
+    return "{}  {}: {}".format("joins" if len(one.updates) > 1 else "fuses",
+                               _few([part.node for part in one.updates], _SHOWN_TABLES), one.reason)
 
 
-def _text_of_concats(concats: List[Record]) -> List[str]:
-    """Returns the lines of a plan that tell of concatenations, none without any."""
-    if not concats:
-        return []
-    lines = ["", "concatenations of lookups:"]
-    for one in concats:
-        tables = list(dict.fromkeys(part.table for part in one.parts))
-        shown = ", ".join(map(repr, tables[:_SHOWN_TABLES]))
-        rest = len(tables) - _SHOWN_TABLES
-        lines.append("  {}  {} of {} lookups of {}{}: {}".format(
-            "fuses" if one.fuses else "stays", one.node, len(one.parts), shown,
-            " and {} more".format(rest) if rest > 0 else "", one.reason))
-    return lines
+def _text_of_concat(one: Record) -> str:
+    tables = list(dict.fromkeys(repr(part.table) for part in one.parts))
+    return "{}  {} of {} lookups of {}: {}".format(
+        "fuses" if one.fuses else "stays", one.node, len(one.parts), _few(tables, _SHOWN_TABLES),
+        one.reason)
 
 
-def _text_of_sums(sums: List[Record]) -> List[str]:
-    """Returns the lines of a plan that tell of sums over bags, none without any."""
-    if not sums:
-        return []
-    lines = ["", "sums over bags:"]
-    for one in sums:
-        lines.append("  {}  {} over bags of {}:{} of the table {!r}: {}".format(
-            "fuses" if one.fuses else "stays",
-            " and ".join("the {}{} {}".format("weighted " if one.weights else "", part.combiner,
-                                              part.node) for part in one.sums),
-            one.lookup, one.output, one.table, one.reason))
-    return lines
+def _text_of_sums(one: Record) -> str:
+    sums = " and ".join("the {}{} {}".format("weighted " if one.weights else "", part.combiner,
+                                             part.node) for part in one.sums)
+    return "{}  {} over bags of {} of the table {!r}: {}".format(
+        "fuses" if one.fuses else "stays", sums, one.lookup, one.table, one.reason)
+
+
+def _text_of_group(one: Record) -> str:
+    return "joins  {} of {}: {}".format(_count(len(one.nodes), one.op), _few(one.nodes, _SHOWN),
+                                        one.reason)
+
+
+def _few(names: List[str], most: int) -> str:
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (" and {} more".format(rest) if rest > 0 else "")
 
 
 def _line(lookup: Record) -> str:

@@ -4,16 +4,13 @@ from collections import OrderedDict
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2
 
-from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.cluster import modified as clusters
 from mx_rec.cluster.ahead import with_next
-from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.edits.replacing import forbid_feeding, in_place_of, replace_each
 from mx_rec.graph.plan import ONE_SHOT, SPLIT, TRAIN, Record
 from mx_rec.graph.sessions import PIPELINE_SCOPE
-from mx_rec.ops.lookups import Resolved, prepare, resolve
+from mx_rec.ops.lookups import Resolved, mark_movable, prepare, resolve
 from mx_rec.tensorflow.names import MapDataset, dataset_ops
 from mx_rec.tensorflow.names import device as device_module
 from mx_rec.tensorflow.names import gen_dataset_ops
@@ -94,9 +91,10 @@ def rewrite(graph: tf.Graph, iterator: Record, lookups: Sequence[Record],
             for initializer in initializers:
                 initializer._add_control_input(op)  # pylint: disable=protected-access
     for lookup in split:
-        op, at = clusters.split_of(graph, lookup.node)
         if lookup.ids in computed:
-            op._update_input(at, computed[lookup.ids])  # pylint: disable=protected-access
+            op = graph.get_operation_by_name(lookup.node)
+            # pylint: disable=protected-access
+            op._update_input(lookup.member, computed[lookup.ids])
     for lookup in own:
         _take_over(graph.get_operation_by_name(lookup.node), lookup, computed, prepared)
     for name in iterator.bags:
@@ -131,11 +129,8 @@ class _Extension:
             key = types[lookup.ids], self._limits[lookup.node]
             same = groups.setdefault(key, OrderedDict())
             same.setdefault(sources[lookup.ids], []).append(lookup)
-        # One op for each of these prepares lookups by several ids, where tables are grouped.
-        self._ops = []  # type: List[List[List[Record]]]
-        for same in groups.values():
-            sets = list(same.values())
-            self._ops.extend([sets] if groups_tables() else [[one] for one in sets])
+        # One op for each of these prepares lookups by several ids.
+        self._ops = [list(same.values()) for same in groups.values()]
 
     def _sources(self) -> Dict[str, Any]:
         """Returns for each ids tensor what is the same for all tensors that are one by identity."""
@@ -244,8 +239,7 @@ def _processor(op: tf.Operation) -> str:
 def _take_over(op: tf.Operation, lookup: Record, computed: Dict[str, tf.Tensor],
                prepared: _Prepared) -> None:
     """Makes a lookup in the step take what the pipeline gives; a training lookup claims it."""
-    op._set_attr(  # pylint: disable=protected-access
-        MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=False))
+    mark_movable(op, False)
     if lookup.kind != TRAIN:
         if lookup.ids in computed:
             position = [tensor.name for tensor in op.inputs].index(lookup.ids)

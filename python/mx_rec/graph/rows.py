@@ -1,47 +1,10 @@
-"""The ops that give a row for each id: what they read, and what else is known of their rows."""
+"""The shapes of rows, for what needs these without the rows."""
 
-from typing import Any, Dict, Iterable, Sequence, Tuple
+from typing import Any, Dict, Sequence, Tuple
 
 import tensorflow as tf
 
-from mx_rec.edits.replacing import (FUSED_ATTRIBUTE, FUSED_NAME, in_place_of, mark_positions,
-                                    replace_each, replace_tensor)
-from mx_rec.ops.lookups import read_rows, reads_ids
-from mx_rec.ops.shapes import lists_of
-
-
-def mark_rows(graph: tf.Graph, rows: Iterable[Tuple[str, int]]) -> None:
-    """Marks rows that are going to be fused, so that nothing else replaces their op.
-
-    Args:
-        graph: A graph that no session has run.
-        rows: Names of ops, and which of their outputs.
-    """
-    for name, output in rows:
-        mark_positions(graph.get_operation_by_name(name), FUSED_ATTRIBUTE, [output])
-
-
-def read_rest(graph: tf.Graph, names: Iterable[str]) -> None:
-    """Reads the rows of a group that stay by an op without those that were fused.
-
-    Args:
-        graph: The graph.
-        names: Names of marked ops.
-    """
-    for name in set(names):
-        op = graph.get_operation_by_name(name)
-        if not reads_ids(op):
-            continue
-        members = op.get_attr("N")
-        fused = op.get_attr(FUSED_ATTRIBUTE)
-        rest = [at for at in range(members) if at not in fused]
-        if not rest:
-            continue
-        lists = [[part[at] for at in rest] for part in lists_of(op).values() if part]
-        with in_place_of(graph, op):
-            rows = read_rows(*lists)
-        for at, tensor in zip(rest, rows):
-            replace_tensor(op.outputs[at], tensor)
+from mx_rec.edits.replacing import FUSED_NAME, in_place_of, replace_each
 
 
 class Constants:

@@ -26,12 +26,11 @@ class _Rows:
         self.graph = graph
         self.planned = planned
         self.op = graph.get_operation_by_name(planned.lookup)
-        self.output = self.op.outputs[planned.output]
-        self.inputs = member_of(self.op, planned.output)
+        self.inputs = member_of(self.op, 0)
         # Places among offsets, or keys.
         self.ids = self.inputs["ids" if self.op.type == FIND else "inverse"]
         # The rows, what passes them on, and their products with weights.
-        self.passed = frozenset(planned.left_out) | {self.output.name}
+        self.passed = frozenset(planned.left_out) | {self.op.outputs[0].name}
         # The outputs of other ops that take the place of these become these tensor objects.
         self.left_out = [graph.get_tensor_by_name(name) for name in planned.left_out]
         self.shapes = [graph.get_operation_by_name(name) for name in planned.shapes]
@@ -50,9 +49,8 @@ class _Rows:
             groups: By the names of lookups numbers of those that share an op.
         """
         is_alone = self.op.name not in groups or self.op.control_inputs or self.op.type == RESTORE
-        place = self.planned.output if is_alone else -1
-        return (self.op.name if is_alone else groups[self.op.name], place, self.op.type,
-                self.op.device, self.ids.dtype)
+        return (self.op.name if is_alone else groups[self.op.name], self.op.type, self.op.device,
+                self.ids.dtype)
 
     def like(self) -> tf.Tensor:
         """Returns a tensor whose last dimension is that of the rows."""
@@ -61,7 +59,7 @@ class _Rows:
 
 
 def fuse_sums(graph: tf.Graph, planned: Sequence[Record], together: Iterable[Sequence[str]] = ()
-              ) -> Dict[str, List[tf.Operation]]:
+              ) -> Dict[str, tf.Operation]:
     """Replaces lookups with sums behind them by pooled lookups, in both directions.
 
     The rows of each id stay in the graph for runs that fetch them.
@@ -72,7 +70,7 @@ def fuse_sums(graph: tf.Graph, planned: Sequence[Record], together: Iterable[Seq
         together: Names of lookups that share an op.
 
     Returns:
-        By the name of each such lookup the ops that read rows of bags in its place.
+        By the name of each such lookup the op that reads rows of bags in its place.
     """
     groups = {name: number for number, names in enumerate(together) for name in names}
     constants = Constants(graph)
@@ -81,10 +79,10 @@ def fuse_sums(graph: tf.Graph, planned: Sequence[Record], together: Iterable[Seq
         if one.fuses:
             rows = _Rows(graph, one, constants)
             same.setdefault(rows.form(groups), []).append(rows)
+    # An op for each of them, to be joined later, would take half as long again.
     found = [pair for several in same.values() for pair in zip(several, _pooled(several))]
     sums = [pair for rows, pooled in found for pair in _sums(rows, pooled)]
     replace_ops([op for op, _ in sums], [[value] for _, value in sums])
-    made = {}  # type: Dict[str, List[tf.Operation]]
     for rows, pooled in found:
         known = {name: (rows.ids, rows.like()) for name in rows.passed}
         replace_shapes(constants, rows.shapes, known, [pooled.op])
@@ -92,8 +90,7 @@ def fuse_sums(graph: tf.Graph, planned: Sequence[Record], together: Iterable[Seq
             _replace_gradient(rows, pooled.op, tensor, gradient)
         for tensor in rows.left_out:
             forbid_feeding(tensor.op, [tensor.value_index])
-        made.setdefault(rows.op.name, []).append(pooled.op)
-    return made
+    return {rows.op.name: pooled.op for rows, pooled in found}
 
 
 def _pooled(several: Sequence[_Rows]) -> List[tf.Tensor]:

@@ -4,9 +4,8 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
-from mx_rec.base.global_env_conf import groups_tables
-from mx_rec.edits.replacing import FUSED_NAME, forbid_feeding
-from mx_rec.edits.wiring import in_place_of, replace_waiting
+from mx_rec.edits.replacing import FUSED_NAME, forbid_feeding, replace_waiting
+from mx_rec.edits.wiring import in_place_of
 from mx_rec.graph.plan import Record
 from mx_rec.ops.optimizers import Gradients, OptimizerStep, gradients_of, optimizer_of, update
 
@@ -32,10 +31,8 @@ class Updating:
 
     def __init__(self, graph: tf.Graph, planned: Sequence[Record]) -> None:
         self._graph = graph
-        groups = [one.updates for one in planned]
-        if not groups_tables():
-            groups = [[one] for group in groups for one in group]
-        self._groups = [group for group in groups if len(group) > 1 or group[0].members]
+        self._groups = [one.updates for one in planned
+                        if len(one.updates) > 1 or one.updates[0].members]
         # The outputs of other ops that take the place of these become these tensor objects.
         self._left_out = {name: graph.get_tensor_by_name(name) for group in self._groups
                           for one in group for name in one.left_out}
@@ -46,8 +43,7 @@ class Updating:
     def fuse(self, first: int) -> List[Tuple[tf.Operation, List[tf.Operation]]]:
         """Puts ops that sum gradients of ids, for many tables, in the places of updates.
 
-        The sums stay in the graph for runs that fetch them. With the environment variable
-        MXREC_GROUP_TABLES=0 each update stays an op of its own.
+        The sums stay in the graph for runs that fetch them.
 
         Args:
             first: The number of ops that sessions may have run, which stay as they are.
@@ -96,7 +92,7 @@ class Updating:
                           [tf.constant(columns, tf.int32)] if max(columns) >= 0 else []),
                 FUSED_NAME)
         for op in ops:
-            replace_waiting(op, made)
+            replace_waiting(op, [made])
             self._instead[op] = made
         return made
 

@@ -20,6 +20,10 @@ RESTORE = "MxRecRestore"
 # The name that lookups have in common which are needed together: the graph pass reads it.
 GROUP_ATTRIBUTE = "_mx_rec_group"
 
+# Whether graph modification may move the work of an op of these types on ids.
+_MOVABLE_ATTRIBUTE = "_mx_rec_movable"
+_MOVABLE = (ID_OFFSET, FIND, "MxRecObserve", "MxRecDistinctSplit")
+
 # Ends, weights and divisors of bags, each for all members.
 Bags = Sequence[Sequence[tf.Tensor]]
 NO_BAGS = ((), (), ())  # type: Bags
@@ -141,16 +145,6 @@ def _no_rows(variable: tf.Tensor) -> tf.Tensor:
     return tf.zeros([0, tf.shape(variable)[1] if dim is None else dim], name="absent")
 
 
-def reads_ids(op: tf.Operation) -> bool:
-    """Returns whether an op reads a row for each id, for each table by itself.
-
-    Args:
-        op: An op of any type.
-    """
-    return op.type == READ and op.get_attr("R") > 0 and op.get_attr("B") == 0 \
-        and op.get_attr("M") == op.get_attr("N")
-
-
 def reads_distinct(op: tf.Operation) -> bool:
     """Returns whether an op reads the rows of distinct keys.
 
@@ -190,6 +184,30 @@ def is_claim(op: Any) -> bool:
     if isinstance(op, tf.Operation):
         return op.type == ID_OFFSET and op.get_attr("P") > 0
     return op.op == ID_OFFSET and op.attr["P"].i > 0
+
+
+def may_move(op: tf.Operation) -> bool:
+    """Returns whether an op is a lookup that a graph modification may move.
+
+    Lookups of an imported graph count as well: the mark is an attribute of the op.
+
+    Args:
+        op: An op of any type.
+    """
+    return op.type in _MOVABLE and _MOVABLE_ATTRIBUTE in op.node_def.attr \
+        and bool(op.get_attr(_MOVABLE_ATTRIBUTE))
+
+
+def mark_movable(op: tf.Operation, moves: bool) -> None:
+    """Says whether graph modification may move a lookup.
+
+    Args:
+        op: The op that takes its ids.
+        moves: Whether it may.
+    """
+    if may_move(op) != moves:
+        op._set_attr(  # pylint: disable=protected-access
+            _MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=moves))
 
 
 def mark_group(op: tf.Operation, group: str) -> None:

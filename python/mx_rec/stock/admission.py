@@ -7,10 +7,10 @@ import tensorflow as tf
 
 from mx_rec.base.log import logger
 from mx_rec.core.admission import Counted, count_and_admit
-from mx_rec.core.lookup import mark_movable
 from mx_rec.core.table import Table
 from mx_rec.edits.wiring import depends
 from mx_rec.ops import library
+from mx_rec.ops.lookups import mark_movable
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
 from mx_rec.stock.analysis import StockVariable

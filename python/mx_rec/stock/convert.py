@@ -11,8 +11,9 @@ from mx_rec.constants.constants import (DEFAULT_SEED, MAX_ROW_BUDGET,
 from mx_rec.core.embedding import server_directories, ssd_directories
 from mx_rec.core.rows import row_storage
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
+from mx_rec.edits.replacing import replace_waiting
 from mx_rec.edits.wiring import (change_of, forbid_dropped_feeds, forget_variables, gate_of,
-                                 in_place_of, on_device, replace_waiting)
+                                 in_place_of, on_device)
 from mx_rec.ops import library
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
@@ -292,7 +293,7 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
         change(of_slots[restore.inputs[0].op.name], restore)
     for name in plan.pivots:
         pivot = graph.get_operation_by_name(name)
-        replace_waiting(pivot, gate_of(pivot.inputs[0]))
+        replace_waiting(pivot, [gate_of(pivot.inputs[0])])
     for name in plan.shapes:
         rows.shape(graph.get_operation_by_name(name))
     for name in plan.zeros:
@@ -317,7 +318,7 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
             clear = set_all(table, filling, plan, value)
     for name in plan.assigns:
         assign = graph.get_operation_by_name(name)
-        replace_waiting(assign, clear)
+        replace_waiting(assign, [clear])
         # They would set variables that nothing reads any more.
         graph.prevent_fetching(assign)
         if not plan.sets_rows or name != plan.assigns[0]:

@@ -9,8 +9,8 @@ from typing import Any, Dict, List, Sequence, Set, Tuple, Union
 
 import tensorflow as tf
 
-from mx_rec.edits.replacing import extensible
-from mx_rec.edits.wiring import COPIES, change_of, in_place_of, replace_waiting, waits_of_copy
+from mx_rec.edits.replacing import extensible, replace_waiting
+from mx_rec.edits.wiring import COPIES, change_of, in_place_of, waits_of_copy
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.changes import change, is_change
 from mx_rec.stock.rows import Rows, SlotRows
@@ -201,7 +201,7 @@ class LateOps:
             if op.type in COPIES and op._control_outputs:
                 with in_place_of(op, waits_of_copy(op.outputs[0]), scope=op.name + "/table"):
                     done = tf.no_op(name="waited")
-                replace_waiting(op, done)
+                replace_waiting(op, [done])
 
 
 def _name_of(rows: Rows) -> str:

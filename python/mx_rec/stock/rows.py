@@ -5,13 +5,12 @@ from typing import Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.core.lookup import mark_movable
 from mx_rec.core.table import Table
 from mx_rec.edits.replacing import FUSED_ATTRIBUTE, mark_positions
 from mx_rec.edits.wiring import (in_place_of, on_device, replace_change, replace_output,
                                  waits_between, waits_of_copy, waits_of_gather)
 from mx_rec.ops import library
-from mx_rec.ops.lookups import find_rows, read_rows, resolve
+from mx_rec.ops.lookups import find_rows, mark_movable, read_rows, resolve
 from mx_rec.ops.optimizers import Gradients, OptimizerStep, optimizer_named, update
 from mx_rec.state.table_variable import row_shape
 from mx_rec.stock import updates as forms

@@ -21,7 +21,8 @@ from mx_rec.base.log import logger
 from mx_rec.checkpoint import tables
 from mx_rec.checkpoint.chains import chain_of
 from mx_rec.core.rows import FLOAT32
-from mx_rec.edits.wiring import forget_variables, replace_waiting
+from mx_rec.edits.replacing import replace_waiting
+from mx_rec.edits.wiring import forget_variables
 from mx_rec.ops import library
 from mx_rec.stock.admission import RowRules, SavedHistory, started_clock
 from mx_rec.stock.analysis import plan_variables, product, table_name
@@ -295,7 +296,7 @@ class VariableStarts:
                     tf.compat.v1.name_scope("mx_rec_warm_start"):
                 started = tf.no_op(name="started")
                 # Whatever empties the table sets it then.
-                replace_waiting(one.clear, started)
+                replace_waiting(one.clear, [started])
                 for key in one.objects:
                     for variable in one.objects[key]:
                         if variable.op.name == name:

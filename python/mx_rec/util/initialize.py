@@ -96,8 +96,9 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
             of them for those whose names match, or mx_rec.util.stock_tables.StockTables. None or
             False: none. The first run of a graph converts it, and an Estimator when its model_fn
             has returned; no call is needed.
-        graph_pass: Whether the lookups of a graph are fused and joined before its first run
-            (docs/graph-modification.md); False: each keeps ops of its own.
+        graph_pass: Whether lookups and updates of a graph are fused and joined, before its first
+            run and where it is modified (docs/graph-modification.md); False: each keeps ops of its
+            own.
         **kwargs: Unknown keywords are named in one warning and ignored.
 
     Raises:

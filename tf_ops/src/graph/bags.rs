@@ -4,7 +4,6 @@
 //!
 //! What depends on weights stays: whoever feeds these would otherwise not reach it.
 
-use super::consumers::Consumers;
 use super::graph_def::{Graph, InputSource};
 use super::library::Library;
 use super::lists::{length, members};
@@ -24,13 +23,12 @@ pub(super) struct MovingBags {
 /// that can move.
 pub(super) fn moving<'a>(
     graph: &Graph<'a>,
-    consumers: &Consumers,
     slices: &mut Slicer<'_, 'a>,
     library: &mut Library<'a>,
     (lookup, get_next): (usize, usize),
 ) -> Result<Vec<MovingBags>> {
     let (mut found, mut seen) = (Vec::new(), HashSet::new());
-    for (reader, place) in described(graph, consumers, lookup)? {
+    for (reader, place) in described(graph, lookup)? {
         let node = graph.node(reader)?;
         let Some(input) = graph.data_input(node, place) else {
             continue;
@@ -65,11 +63,7 @@ pub(super) fn moving<'a>(
 
 /// The inputs that describe the bags of a lookup: the nodes that read them, and which of their
 /// inputs these are.
-fn described(
-    graph: &Graph<'_>,
-    consumers: &Consumers,
-    lookup: usize,
-) -> Result<Vec<(usize, usize)>> {
+fn described(graph: &Graph<'_>, lookup: usize) -> Result<Vec<(usize, usize)>> {
     let resolvers = match graph.node(lookup)?.op {
         "MxRecFind" => {
             let node = graph.node(lookup)?;
@@ -81,7 +75,7 @@ fn described(
         }
         "MxRecIdOffset" => vec![lookup],
         "MxRecObserve" => {
-            let readings = consumers.of(graph, lookup, 1)?;
+            let readings = graph.readers(lookup, 1)?;
             let places = readings.iter().filter(|one| one.place == 2);
             let mut found = Vec::new();
             for reading in places {
@@ -95,27 +89,15 @@ fn described(
     };
     let mut found = Vec::new();
     for resolver in resolvers {
-        for reading in consumers.of(graph, resolver, 1)? {
+        for reading in graph.readers(resolver, 1)? {
             let node = graph.node(reading.node)?;
-            // The lists of a node for many tables are as long as each other; of one they are 1.
-            let members = match node.op {
-                "MxRecRead" => members(node)?,
-                _ => 1,
-            };
             let (inverse, ends) = match node.op {
-                "MxRecRead" if length(node, "B")? > 0 => (3, 4),
+                "MxRecRead" if length(node, "B")? > 0 && members(node)? == 1 => (3, 4),
                 "MxRecRestorePooled" => (1, 2),
                 _ => continue,
             };
-            let first = members.saturating_mul(inverse);
-            let Some(member) = reading.place.checked_sub(first).filter(|&at| at < members) else {
-                continue;
-            };
-            for list in [ends, ends + 2] {
-                found.push((
-                    reading.node,
-                    members.saturating_mul(list).saturating_add(member),
-                ));
+            if reading.place == inverse {
+                found.extend([(reading.node, ends), (reading.node, ends + 2)]);
             }
         }
     }

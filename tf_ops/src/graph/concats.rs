@@ -2,11 +2,11 @@
 //! and the slices of the gradient of the whole that are summed for them.
 
 use super::columns::sliced;
-use super::consumers::{Consumers, Reading};
+use super::consumers::Reading;
 use super::describe::{described, quoted};
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
 use super::lists::reads_ids;
-use super::readers::{row_readers, source_of, RowReader};
+use super::readers::{row_reader, source_of, RowReader};
 use super::tensors::{constant, dims, Dims};
 use mx_rec_kernels::Result;
 use serde::Serialize;
@@ -20,8 +20,6 @@ const MOST_PASSED: usize = 8;
 pub struct PlannedPart {
     /// Name of the node that reads the rows.
     pub lookup: String,
-    /// Which of its outputs they are.
-    pub output: u64,
     /// Name of the table.
     pub table: String,
 }
@@ -69,22 +67,15 @@ pub struct PlannedConcat {
 pub(super) fn find(graph: &Graph<'_>) -> Result<Vec<PlannedConcat>> {
     let mut readers = HashMap::new();
     for at in 0..graph.nodes.len() {
-        for reader in row_readers(graph, at)? {
-            // Evaluation has no op that concatenates.
-            if reads_ids(graph.node(at)?)? {
-                readers.insert((at, reader.output), reader);
-            }
+        // Evaluation has no op that concatenates.
+        if reads_ids(graph.node(at)?)? {
+            readers.extend(row_reader(graph, at)?.map(|reader| (at, reader)));
         }
     }
     if readers.len() < 2 {
         return Ok(Vec::new());
     }
-    let consumers = Consumers::new(graph);
-    let rule = Rule {
-        graph,
-        consumers,
-        readers,
-    };
+    let rule = Rule { graph, readers };
     let mut found = Vec::new();
     for (at, node) in graph.nodes.iter().enumerate() {
         if node.op == "ConcatV2" {
@@ -96,8 +87,7 @@ pub(super) fn find(graph: &Graph<'_>) -> Result<Vec<PlannedConcat>> {
 
 struct Rule<'g, 'a> {
     graph: &'g Graph<'a>,
-    consumers: Consumers,
-    readers: HashMap<(usize, u64), RowReader<'a>>,
+    readers: HashMap<usize, RowReader<'a>>,
 }
 
 /// An input of a concatenation that is rows of a lookup.
@@ -144,7 +134,6 @@ impl<'g, 'a> Rule<'g, 'a> {
             let node = graph.node(part.reader.node)?;
             planned.parts.push(PlannedPart {
                 lookup: node.name.to_owned(),
-                output: part.reader.output,
                 table: part.reader.table(),
             });
             known.push(part);
@@ -176,7 +165,7 @@ impl<'g, 'a> Rule<'g, 'a> {
                 return Ok(None);
             };
             tensors.push((at, output));
-            if let Some(reader) = self.readers.get(&(at, output)) {
+            if let Some(reader) = self.readers.get(&at) {
                 let reader = *reader;
                 return Ok(Some(Part { reader, tensors }));
             }
@@ -217,11 +206,11 @@ impl<'g, 'a> Rule<'g, 'a> {
                 if !seen.insert((tensor, output)) {
                     fault.get_or_insert(format!("{} is in it twice", this()?));
                 }
-                if let Some(waiting) = self.consumers.waiting(graph, tensor)? {
+                if let Some(waiting) = graph.waiting(tensor)? {
                     let why = format!("{} waits for {}", described(graph.node(waiting)?), this()?);
                     fault.get_or_insert(why);
                 }
-                for Reading { node, .. } in self.consumers.of(graph, tensor, output)? {
+                for Reading { node, .. } in graph.readers(tensor, output)? {
                     let reading = graph.node(node)?;
                     let passes_on = part.tensors.iter().any(|&(next, _)| next == node);
                     match reading.op {
@@ -265,7 +254,7 @@ impl<'g, 'a> Rule<'g, 'a> {
             self.graph,
             &NodeInput {
                 node: node.name,
-                output: Some(part.reader.output),
+                output: Some(0),
                 source: InputSource::Node(part.reader.node),
             },
         )
@@ -286,7 +275,7 @@ impl<'g, 'a> Rule<'g, 'a> {
         let graph = self.graph;
         let mut kept = 0;
         for part in parts {
-            for (tensor, readers) in part.reader.gradients(graph, &self.consumers)? {
+            for (tensor, readers) in part.reader.gradients(graph)? {
                 let Some(found) = sliced(graph, &tensor)? else {
                     kept += 1;
                     continue;

@@ -3,12 +3,6 @@
 use super::graph_def::{Graph, InputSource, NodeInput};
 use mx_rec_kernels::Result;
 
-/// The inputs of all nodes, by the node that they come from.
-pub(super) struct Consumers {
-    /// For each node the readers of its outputs: the node, and which of its inputs it is.
-    readers: Vec<Vec<(usize, usize)>>,
-}
-
 /// One input of a node that comes from a certain tensor.
 #[derive(Clone, Copy)]
 pub(super) struct Reading {
@@ -18,41 +12,40 @@ pub(super) struct Reading {
     pub(super) place: usize,
 }
 
-impl Consumers {
-    pub(super) fn new(graph: &Graph<'_>) -> Self {
-        let mut readers = vec![Vec::new(); graph.nodes.len()];
-        for (at, node) in graph.nodes.iter().enumerate() {
-            for (place, input) in graph.inputs(node).iter().enumerate() {
-                if let InputSource::Node(source) = input.source {
-                    if let Some(readers) = readers.get_mut(source) {
-                        readers.push((at, place));
+impl Graph<'_> {
+    /// All that reads a node or waits for it: the node, and which of its inputs it is.
+    pub(super) fn all_readers(&self, node: usize) -> &[(usize, usize)] {
+        let all = self.consumers.get_or_init(|| {
+            let mut readers = vec![Vec::new(); self.nodes.len()];
+            for (at, node) in self.nodes.iter().enumerate() {
+                for (place, input) in self.inputs(node).iter().enumerate() {
+                    if let InputSource::Node(source) = input.source {
+                        if let Some(readers) = readers.get_mut(source) {
+                            readers.push((at, place));
+                        }
                     }
                 }
             }
-        }
-        Self { readers }
-    }
-
-    /// All that reads a node or waits for it: the node, and which of its inputs it is.
-    pub(super) fn all(&self, node: usize) -> &[(usize, usize)] {
-        self.readers.get(node).map_or(&[], Vec::as_slice)
+            readers
+        });
+        all.get(node).map_or(&[], Vec::as_slice)
     }
 
     /// The nodes that read an output of a node.
-    pub(super) fn of(&self, graph: &Graph<'_>, node: usize, output: u64) -> Result<Vec<Reading>> {
-        self.reading(graph, node, Some(output))
+    pub(super) fn readers(&self, node: usize, output: u64) -> Result<Vec<Reading>> {
+        self.reading(node, Some(output))
     }
 
     /// The first node that waits for a node without reading it.
-    pub(super) fn waiting(&self, graph: &Graph<'_>, node: usize) -> Result<Option<usize>> {
-        let found = self.reading(graph, node, None)?;
+    pub(super) fn waiting(&self, node: usize) -> Result<Option<usize>> {
+        let found = self.reading(node, None)?;
         Ok(found.first().map(|reading| reading.node))
     }
 
-    fn reading(&self, graph: &Graph<'_>, of: usize, output: Option<u64>) -> Result<Vec<Reading>> {
+    fn reading(&self, of: usize, output: Option<u64>) -> Result<Vec<Reading>> {
         let mut found = Vec::new();
-        for &(node, place) in self.readers.get(of).into_iter().flatten() {
-            let input = graph.inputs(graph.node(node)?).get(place);
+        for &(node, place) in self.all_readers(of) {
+            let input = self.inputs(self.node(node)?).get(place);
             if input.is_some_and(|input| input.output == output) {
                 found.push(Reading { node, place });
             }

@@ -3,6 +3,7 @@
 
 use super::wire::{put_bytes, Field, Fields, Value};
 use mx_rec_kernels::{Error, Kind, Result};
+use std::cell::OnceCell;
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -78,6 +79,9 @@ pub struct Graph<'a> {
     versions: Vec<&'a [u8]>,
     inputs: Vec<NodeInput<'a>>,
     by_name: HashMap<&'a str, InputSource>,
+    /// For each node the readers of its outputs, once something asked for them: the node, and which
+    /// of its inputs it is.
+    pub(super) consumers: OnceCell<Vec<Vec<(usize, usize)>>>,
     /// Knows shapes that no attribute of a node states.
     pub(super) shape_of: Option<&'a ShapeOf<'a>>,
 }
@@ -95,6 +99,7 @@ impl<'a> Graph<'a> {
             versions: Vec::new(),
             inputs: Vec::new(),
             by_name: HashMap::new(),
+            consumers: OnceCell::new(),
             shape_of: None,
         };
         for field in Fields::new("GraphDef", bytes) {

@@ -3,13 +3,12 @@
 use super::graph_def::Node;
 use mx_rec_kernels::Result;
 
-/// Whether a node reads a row for each id, for each table by itself.
+/// Whether a node reads a row for each id of one table.
 pub(super) fn reads_ids(node: &Node<'_>) -> Result<bool> {
-    let each = members(node)?;
     Ok(node.op == "MxRecRead"
+        && members(node)? == 1
         && length(node, "R")? > 0
-        && length(node, "B")? == 0
-        && length(node, "M")? == each)
+        && length(node, "B")? == 0)
 }
 
 /// Whether a node reads the rows of distinct keys of one table.

@@ -19,11 +19,13 @@
 //! concats    the rule for concatenations of lookups
 //! columns    gradients that are columns of the gradient of a concatenation
 //! updates    the rules for updates of tables
+//! alive      which nodes have a value in each run
 //! bags       what moves with the ids of pooled lookups
 //! together   the rule for lookups that share an op
 //! plan       the decisions and their encoding
 //! ```
 
+mod alive;
 mod bags;
 mod columns;
 mod concats;

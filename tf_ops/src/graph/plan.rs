@@ -2,11 +2,11 @@
 
 use super::bags::{self, MovingBags};
 use super::concats::{self, PlannedConcat};
-use super::consumers::Consumers;
 use super::describe::{described, quoted};
 use super::graph_def::{item, read_ops, Graph, InputSource, Node, NodeInput, ShapeOf};
 use super::iterators::{ExtendableIterator, Iterators};
 use super::library::{Library, StatefulOps};
+use super::lists::members;
 use super::slice::{Slicer, Verdict};
 use super::sums::{self, PlannedSums};
 use super::together::{self, PlannedGroup};
@@ -18,7 +18,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-/// The attribute that marks lookups for the pass; python/mx_rec/core/lookup.py sets it.
+/// The attribute that marks lookups for the pass; python/mx_rec/ops/lookups.py sets it.
 const MOVABLE: &str = "_mx_rec_movable";
 
 /// The limit of all copies together, in sizes of the graph: nodes that feed several iterators are
@@ -35,7 +35,7 @@ pub enum LookupKind {
     Eval,
     /// MxRecObserve: counts keys, which is allowed only in the step that uses the batch.
     Admit,
-    /// MxRecDistinctSplit of one lookup of a table on parameter servers: needs no table.
+    /// One lookup of an MxRecDistinctSplit, of a table on parameter servers: needs no table.
     Split,
 }
 
@@ -54,6 +54,8 @@ pub enum IteratorKind {
 pub struct PlannedLookup {
     /// Name of the marked node.
     pub node: String,
+    /// Which of its lookups this is.
+    pub member: usize,
     /// Its kind.
     pub kind: LookupKind,
     /// Name of its table.
@@ -194,8 +196,11 @@ fn found<T: Default>(of: &str, left_out: &mut Vec<String>, rule: impl FnOnce() -
     })
 }
 
-/// The marked lookups, with their kinds.
-fn marked(graph: &Graph<'_>) -> Result<Vec<(usize, LookupKind)>> {
+/// A marked lookup: its node, its kind, and which of the lookups of its node it is.
+type Marked = (usize, LookupKind, usize);
+
+/// The marked lookups.
+fn marked(graph: &Graph<'_>) -> Result<Vec<Marked>> {
     let mut found = Vec::new();
     for (at, node) in graph.nodes.iter().enumerate() {
         let kind = match node.op {
@@ -206,12 +211,16 @@ fn marked(graph: &Graph<'_>) -> Result<Vec<(usize, LookupKind)>> {
             _ => continue,
         };
         let is_lookup = match kind {
-            LookupKind::Train => node.int("create")? == Some(1) && node.int("N")? == Some(1),
-            LookupKind::Eval | LookupKind::Split => node.int("N")? == Some(1),
-            LookupKind::Admit => true,
+            LookupKind::Train => node.int("create")? == Some(1) && members(node)? == 1,
+            LookupKind::Eval => members(node)? == 1,
+            LookupKind::Admit | LookupKind::Split => true,
         };
         if node.flag(MOVABLE)? && is_lookup {
-            found.push((at, kind));
+            let count = match kind {
+                LookupKind::Split => members(node)?,
+                _ => 1,
+            };
+            found.extend((0..count).map(|member| (at, kind, member)));
         }
     }
     Ok(found)
@@ -239,7 +248,6 @@ struct Planner<'g, 'a> {
     library: Library<'a>,
     slices: Slicer<'g, 'a>,
     iterators: Iterators<'g, 'a>,
-    consumers: Consumers,
     /// For each node, the iterator that copied it last: its index in the plan plus one.
     stamps: Vec<usize>,
     /// The number of bytes that may still be copied.
@@ -255,19 +263,18 @@ impl<'g, 'a> Planner<'g, 'a> {
             library: Library::new(&graph.functions)?,
             slices: Slicer::new(graph, ops),
             iterators: Iterators::new(graph)?,
-            consumers: Consumers::new(graph),
             stamps: vec![0; graph.nodes.len()],
             budget: (nodes + functions).saturating_mul(MOST_COPIES),
         })
     }
 
-    fn fill(&mut self, marked: &[(usize, LookupKind)], plan: &mut Plan) -> Result<()> {
+    fn fill(&mut self, marked: &[Marked], plan: &mut Plan) -> Result<()> {
         let mut fed: Vec<FeedingIterator> = Vec::new();
         let mut places: HashMap<usize, usize> = HashMap::new();
-        for (place, &(at, kind)) in marked.iter().enumerate() {
+        for (place, &(at, kind, member)) in marked.iter().enumerate() {
             let node = self.graph.node(at)?;
-            let decision = self.decide(at, node, kind)?;
-            let mut lookup = undecided(self.graph, node, kind);
+            let decision = self.decide(at, node, (kind, member))?;
+            let mut lookup = undecided(self.graph, node, (kind, member));
             match decision {
                 Err(why) => lookup.reason = why.to_string(),
                 Ok((get_next, usable, mut moving)) => {
@@ -310,14 +317,14 @@ impl<'g, 'a> Planner<'g, 'a> {
         &mut self,
         at: usize,
         node: &Node<'a>,
-        kind: LookupKind,
+        (kind, member): (LookupKind, usize),
     ) -> Result<std::result::Result<(usize, Rc<ExtendableIterator>, MovingLookup), Rc<str>>> {
         let graph = self.graph;
         if graph.find(node.name) != InputSource::Node(at) {
             let why = format!("there are several nodes of the name {}", quoted(node.name));
             return Ok(Err(why.into()));
         }
-        let Some(ids) = ids_input(graph, node, kind) else {
+        let Some(ids) = ids_input(graph, node, (kind, member)) else {
             return Ok(Err(
                 format!("{} has no input of ids", described(node)).into()
             ));
@@ -355,13 +362,7 @@ impl<'g, 'a> Planner<'g, 'a> {
         // Ids that are ready made can be fed; then their bags have to follow.
         let bags = match component {
             Some(_) => Vec::new(),
-            None => bags::moving(
-                graph,
-                &self.consumers,
-                &mut self.slices,
-                &mut self.library,
-                (at, get_next),
-            )?,
+            None => bags::moving(graph, &mut self.slices, &mut self.library, (at, get_next))?,
         };
         let moving = MovingLookup {
             lookup: 0,
@@ -566,7 +567,11 @@ impl<'g, 'a> Planner<'g, 'a> {
 }
 
 /// The entry of a lookup before the decision.
-fn undecided(graph: &Graph<'_>, node: &Node<'_>, kind: LookupKind) -> PlannedLookup {
+fn undecided(
+    graph: &Graph<'_>,
+    node: &Node<'_>,
+    (kind, member): (LookupKind, usize),
+) -> PlannedLookup {
     let handle = graph
         .data_input(node, 0)
         .filter(|_| kind != LookupKind::Split);
@@ -578,10 +583,11 @@ fn undecided(graph: &Graph<'_>, node: &Node<'_>, kind: LookupKind) -> PlannedLoo
     let tensor = |input: Option<&NodeInput<'_>>| input.map(NodeInput::tensor).unwrap_or_default();
     PlannedLookup {
         node: node.name.to_owned(),
+        member,
         kind,
         table: table.to_owned(),
         handle: tensor(handle),
-        ids: tensor(ids_input(graph, node, kind)),
+        ids: tensor(ids_input(graph, node, (kind, member))),
         moves: false,
         iterator: None,
         reason: String::new(),
@@ -591,12 +597,12 @@ fn undecided(graph: &Graph<'_>, node: &Node<'_>, kind: LookupKind) -> PlannedLoo
 fn ids_input<'g, 'a>(
     graph: &'g Graph<'a>,
     node: &Node<'a>,
-    kind: LookupKind,
+    (kind, member): (LookupKind, usize),
 ) -> Option<&'g NodeInput<'a>> {
     let place = match kind {
         LookupKind::Train | LookupKind::Admit => 1,
         LookupKind::Eval => 2,
-        LookupKind::Split => 0,
+        LookupKind::Split => member,
     };
     graph.data_input(node, place)
 }

@@ -1,18 +1,16 @@
 //! The nodes that give a row for each id: what they read, and the gradients of what they give.
 
-use super::consumers::{same, Consumers};
+use super::consumers::same;
 use super::describe::described;
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
-use super::lists::{finds_ids, members, reads_distinct, reads_ids};
+use super::lists::{finds_ids, reads_distinct, reads_ids};
 use mx_rec_kernels::Result;
 
-/// One output of a node that has a row for each id.
+/// A node that gives a row for each id of one table.
 #[derive(Clone, Copy)]
 pub(super) struct RowReader<'a> {
     /// The node.
     pub(super) node: usize,
-    /// Which of its outputs.
-    pub(super) output: u64,
     /// The handle of its table; `None` if the node does not read one.
     handle: Option<NodeInput<'a>>,
     /// The offsets that its rows belong to; `None` if it takes keys.
@@ -21,21 +19,12 @@ pub(super) struct RowReader<'a> {
     pub(super) ids: NodeInput<'a>,
 }
 
-/// The outputs of a node that have a row for each id.
-pub(super) fn row_readers<'a>(graph: &Graph<'a>, at: usize) -> Result<Vec<RowReader<'a>>> {
+/// What a node reads that gives a row for each id; `None` for others.
+pub(super) fn row_reader<'a>(graph: &Graph<'a>, at: usize) -> Result<Option<RowReader<'a>>> {
     let node = graph.node(at)?;
     let input = |place| graph.data_input(node, place).copied();
-    let one = |handle, offsets, ids: Option<NodeInput<'a>>, output| {
-        ids.map(|ids| RowReader {
-            node: at,
-            output,
-            handle,
-            offsets,
-            ids,
-        })
-    };
-    let found = match node.op {
-        "MxRecFind" if finds_ids(node)? => vec![one(input(0), None, input(2), 0)],
+    let (handle, offsets, ids) = match node.op {
+        "MxRecFind" if finds_ids(node)? => (input(0), None, input(2)),
         "MxRecRestore" => {
             let looked_up = input(0)
                 .map(|rows| behind_identities(graph, rows))
@@ -44,24 +33,20 @@ pub(super) fn row_readers<'a>(graph: &Graph<'a>, at: usize) -> Result<Vec<RowRea
             match source {
                 Some(source) if reads_distinct(source)? => {
                     let of = |place| graph.data_input(source, place).copied();
-                    vec![one(of(0), of(2), input(1), 0)]
+                    (of(0), of(2), input(1))
                 }
-                _ => Vec::new(),
+                _ => return Ok(None),
             }
         }
-        "MxRecRead" if reads_ids(node)? => {
-            let members = members(node)?;
-            let lists = 0..members;
-            lists
-                .map(|member| {
-                    let of = |list: usize| input(list * members + member);
-                    one(of(0), of(2), of(3), member as u64)
-                })
-                .collect()
-        }
-        _ => Vec::new(),
+        "MxRecRead" if reads_ids(node)? => (input(0), input(2), input(3)),
+        _ => return Ok(None),
     };
-    Ok(found.into_iter().flatten().collect())
+    Ok(ids.map(|ids| RowReader {
+        node: at,
+        handle,
+        offsets,
+        ids,
+    }))
 }
 
 impl<'a> RowReader<'a> {
@@ -83,18 +68,14 @@ impl<'a> RowReader<'a> {
     }
 
     /// The gradients of its rows, one for each id, with the names of the nodes that sum them.
-    pub(super) fn gradients(
-        &self,
-        graph: &Graph<'a>,
-        consumers: &Consumers,
-    ) -> Result<Vec<(NodeInput<'a>, Vec<String>)>> {
+    pub(super) fn gradients(&self, graph: &Graph<'a>) -> Result<Vec<(NodeInput<'a>, Vec<String>)>> {
         let (Some(offsets), InputSource::Node(source), Some(output)) =
             (self.offsets, self.ids.source, self.ids.output)
         else {
             return Ok(Vec::new());
         };
         let mut found: Vec<(NodeInput<'a>, Vec<String>)> = Vec::new();
-        for reading in consumers.of(graph, source, output)? {
+        for reading in graph.readers(source, output)? {
             let node = graph.node(reading.node)?;
             let inputs = (graph.data_input(node, 0), graph.data_input(node, 2));
             let ("MxRecReduce", 1, (Some(gradient), Some(rows))) = (node.op, reading.place, inputs)

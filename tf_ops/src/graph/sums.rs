@@ -1,10 +1,9 @@
 //! The rule for sums over bags: lookups whose rows are only added up or averaged over the last
 //! dimension of their ids, and the gradients that repeat one of a bag for each of its ids.
 
-use super::consumers::Consumers;
 use super::describe::{described, quoted};
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
-use super::readers::{row_readers, source_of, RowReader};
+use super::readers::{row_reader, source_of, RowReader};
 use super::repeated::{Repeated, Search};
 use super::sizes::SizeReader;
 use super::tensors::{constant, dims, Dims};
@@ -51,8 +50,6 @@ pub struct PlannedGradient {
 pub struct PlannedSums {
     /// Name of the node that reads the rows.
     pub lookup: String,
-    /// Which of its outputs they are.
-    pub output: u64,
     /// Name of the table.
     pub table: String,
     /// Whether the rows are added up where they are read.
@@ -78,13 +75,12 @@ pub struct PlannedSums {
 pub(super) fn find(graph: &Graph<'_>) -> Result<Vec<PlannedSums>> {
     let mut readers = Vec::new();
     for at in 0..graph.nodes.len() {
-        readers.extend(row_readers(graph, at)?);
+        readers.extend(row_reader(graph, at)?);
     }
     if readers.is_empty() {
         return Ok(Vec::new());
     }
-    let consumers = Consumers::new(graph);
-    let rule = Rule { graph, consumers };
+    let rule = Rule { graph };
     let mut found = Vec::new();
     for reader in &readers {
         found.extend(rule.judge(reader)?);
@@ -94,7 +90,6 @@ pub(super) fn find(graph: &Graph<'_>) -> Result<Vec<PlannedSums>> {
 
 struct Rule<'g, 'a> {
     graph: &'g Graph<'a>,
-    consumers: Consumers,
 }
 
 /// Who reads the rows of a lookup.
@@ -134,7 +129,7 @@ impl<'g, 'a> Rule<'g, 'a> {
         let node = graph.node(reader.node)?;
         let rows = NodeInput {
             node: node.name,
-            output: Some(reader.output),
+            output: Some(0),
             source: InputSource::Node(reader.node),
         };
         let shape = dims(graph, &rows)?;
@@ -144,7 +139,6 @@ impl<'g, 'a> Rule<'g, 'a> {
         }
         let mut planned = PlannedSums {
             lookup: node.name.to_owned(),
-            output: reader.output,
             table: reader.table(),
             fuses: false,
             weights: uses.weights.map(|weights| weights.planned()),
@@ -193,18 +187,18 @@ impl<'g, 'a> Rule<'g, 'a> {
     fn uses(&self, reader: &RowReader<'a>, shape: Option<&Dims>) -> Result<Uses<'a>> {
         let graph = self.graph;
         let mut uses = Uses {
-            tensors: vec![(reader.node, reader.output)],
+            tensors: vec![(reader.node, 0)],
             ..Uses::default()
         };
         let mut next = 0;
         while let Some(&(at, output)) = uses.tensors.get(next) {
             next += 1;
-            if let Some(waiting) = self.consumers.waiting(graph, at)? {
+            if let Some(waiting) = graph.waiting(at)? {
                 let (one, other) = (graph.node(waiting)?, graph.node(at)?);
                 let why = format!("{} waits for {}", described(one), described(other));
                 uses.fault.get_or_insert(why);
             }
-            for reading in self.consumers.of(graph, at, output)? {
+            for reading in graph.readers(at, output)? {
                 let node = graph.node(reading.node)?;
                 match (node.op, reading.place) {
                     ("Identity" | "StopGradient", 0) => {
@@ -260,14 +254,14 @@ impl<'g, 'a> Rule<'g, 'a> {
         let graph = self.graph;
         let node = graph.node(at)?;
         let mut is_summed = false;
-        for reading in self.consumers.of(graph, at, 0)? {
+        for reading in graph.readers(at, 0)? {
             let sum = graph.node(reading.node)?;
             is_summed |= matches!(sum.op, "Sum" | "Mean")
                 && reading.place == 0
                 && !matches!(self.over_bags(sum, shape)?, Axes::Other(_));
         }
         let known = (at, place);
-        let found = multiplied(graph, &self.consumers, reader, shape, known, is_summed)?;
+        let found = multiplied(graph, reader, shape, known, is_summed)?;
         let why = match &found {
             Multiplied::Weighted(weights) => match &uses.weights {
                 Some(others) if !others.are(weights) => "multiplies its rows with other weights",
@@ -319,7 +313,7 @@ impl<'g, 'a> Rule<'g, 'a> {
     fn sums_of_defaults(&self, reshape: usize, sums: &mut Vec<PlannedSum>) -> Result<bool> {
         let graph = self.graph;
         let before = sums.len();
-        let readers = |of| self.consumers.of(graph, of, 0);
+        let readers = |of| graph.readers(of, 0);
         for chosen in readers(reshape)? {
             if !matches!(graph.node(chosen.node)?.op, "Select" | "SelectV2") {
                 continue;
@@ -381,7 +375,7 @@ impl<'g, 'a> Rule<'g, 'a> {
         let graph = self.graph;
         let unknown = Dims::new();
         let mut kept = 0;
-        for (tensor, readers) in reader.gradients(graph, &self.consumers)? {
+        for (tensor, readers) in reader.gradients(graph)? {
             let sizes = SizeReader::new(graph, tensors, shape.unwrap_or(&unknown));
             let search = Search::new(graph, sizes);
             match search.of(&tensor, weights.as_ref())? {

@@ -6,7 +6,7 @@
 //! that fetches what lies between, or feeds it, may need fewer: python/mx_rec/graph/needs.py
 //! computes it as the graph was before.
 
-use super::consumers::Consumers;
+use super::alive::{Alive, MOST_STEPS};
 use super::graph_def::{Graph, InputSource, Node};
 use super::library::StatefulOps;
 use super::lists::{length, members};
@@ -26,15 +26,6 @@ pub(super) const UPDATE: &str = "MxRecUpdate";
 
 /// What reads a tensor and not its values, and may be left over.
 const SHAPES: [&str; 4] = ["Shape", "ShapeN", "Size", "Rank"];
-
-/// Ops of which one output has no value in a run, and those that have one whatever their inputs
-/// have.
-pub(super) const BRANCHES: [&str; 2] = ["Switch", "RefSwitch"];
-pub(super) const JOINS: [&str; 4] = ["Merge", "RefMerge", "Exit", "RefExit"];
-
-/// So many nodes are looked at, once for each lookup that they depend on or that depends on them.
-/// Lookups that are left when they are spent keep ops of their own.
-pub(super) const MOST_STEPS: usize = 5_000_000;
 
 /// How the names of scopes end in which TensorFlow computes gradients. What nobody reads there, as
 /// the gradient of weights that are not trained, nobody asks for.
@@ -83,11 +74,11 @@ pub(super) fn find(
         ops,
         updates,
         parts: HashMap::new(),
-        consumers: Consumers::new(graph),
         lookups: lookups.iter().copied().collect(),
         joined: HashMap::new(),
         groups: Vec::new(),
         seen: vec![0; graph.nodes.len()],
+        alive: Alive::new(graph),
         walks: 0,
         steps: 0,
     };
@@ -129,7 +120,6 @@ struct Rule<'g, 'a> {
     graph: &'g Graph<'a>,
     ops: &'g StatefulOps<'a>,
     updates: &'g HashMap<usize, usize>,
-    consumers: Consumers,
     lookups: HashSet<usize>,
     /// The lookups of a group: what depends on one of them depends on all.
     parts: HashMap<Group<'a>, Vec<usize>>,
@@ -139,6 +129,7 @@ struct Rule<'g, 'a> {
     groups: Vec<BTreeSet<usize>>,
     /// For each node the last walk that met it.
     seen: Vec<usize>,
+    alive: Alive,
     walks: usize,
     /// The nodes that walks have met.
     steps: usize,
@@ -157,7 +148,7 @@ impl<'a> Rule<'_, 'a> {
         type Key<'a> = (Form<'a>, Common);
         let mut same: BTreeMap<Key<'a>, Vec<usize>> = BTreeMap::new();
         for at in lookups {
-            if self.consumers.all(at).is_empty() {
+            if self.graph.all_readers(at).is_empty() {
                 // Nobody reads what was taken apart.
                 continue;
             }
@@ -170,7 +161,7 @@ impl<'a> Rule<'_, 'a> {
                 }
                 let above = self.above(at, node.op)?;
                 let ends = self.ends(at)?;
-                if above.is_later || ends.is_empty() || !self.is_alive(at)? {
+                if above.is_later || ends.is_empty() || !self.alive.has(self.graph, at)? {
                     continue;
                 }
                 let groups = above.groups;
@@ -180,12 +171,7 @@ impl<'a> Rule<'_, 'a> {
         }
         let mut groups = Vec::new();
         for group in same.into_values() {
-            let mut lookups = 0;
-            for &at in &group {
-                lookups += members(self.graph.node(at)?)?;
-            }
-            // Of one op for many tables, other rules may make several.
-            if lookups > 1 {
+            if group.len() > 1 {
                 groups.push(group);
             }
         }
@@ -292,23 +278,6 @@ impl<'a> Rule<'_, 'a> {
         Ok(found)
     }
 
-    /// Whether a lookup has its inputs in each run: none comes from a branch that is not taken.
-    fn is_alive(&mut self, of: usize) -> Result<bool> {
-        let mut waiting = self.begin(of);
-        while let Some(at) = waiting.pop() {
-            self.steps += 1;
-            let node = self.graph.node(at)?;
-            if BRANCHES.contains(&node.op) {
-                return Ok(false);
-            }
-            if JOINS.contains(&node.op) {
-                continue;
-            }
-            self.go_up(node, &mut waiting);
-        }
-        Ok(true)
-    }
-
     /// The updates that depend on a lookup; without any what depends on it and has nothing that
     /// depends on it.
     fn ends(&mut self, of: usize) -> Result<BTreeSet<usize>> {
@@ -321,7 +290,7 @@ impl<'a> Rule<'_, 'a> {
                 updates.insert(self.updates.get(&at).copied().unwrap_or(at));
             }
             let mut is_end = true;
-            for &(reader, _) in self.consumers.all(at) {
+            for &(reader, _) in self.graph.all_readers(at) {
                 is_end = false;
                 if mark(&mut self.seen, self.walks, reader) {
                     waiting.push(reader);
@@ -348,7 +317,7 @@ impl<'a> Rule<'_, 'a> {
         let names = together.iter().map(|&at| self.graph.node(at));
         let nodes = names.map(|node| Ok(node?.name.to_owned()));
         let first = together.first().copied().unwrap_or_default();
-        let was_one = together.len() == 1 || self.group_of(self.graph.node(first)?)?.is_some();
+        let was_one = self.group_of(self.graph.node(first)?)?.is_some();
         Ok(PlannedGroup {
             op: verb.to_owned(),
             nodes: nodes.collect::<Result<_>>()?,
@@ -390,29 +359,29 @@ fn form<'a>(node: &Node<'a>) -> Result<Form<'a>> {
     Ok((node.device()?, all))
 }
 
-/// Whether a node is a lookup that may share an op.
+/// Whether a node is a lookup of one table that may share an op.
 fn is_lookup(node: &Node<'_>) -> Result<bool> {
-    Ok(match node.op {
+    let has_form = match node.op {
         "MxRecIdOffset" => length(node, "P")? == 0,
         "MxRecFind" => length(node, "initial")? == 0,
-        // One tensor of the rows of all tables, or the rows of distinct keys, is no lookup.
-        "MxRecRead" => length(node, "R")? > 0 && length(node, "M")? == members(node)?,
-        _ => false,
-    })
+        // The rows of distinct keys are no lookup.
+        "MxRecRead" => length(node, "R")? > 0,
+        _ => return Ok(false),
+    };
+    Ok(has_form && members(node)? == 1)
 }
 
-/// Whether a node waits for nothing, is found by its name, and reads the handles of its tables as
-/// these give them, which a branch or a loop does not.
+/// Whether a node waits for nothing, is found by its name, and reads the handle of its table as
+/// this gives it, which a branch or a loop does not.
 fn stands_free(graph: &Graph<'_>, at: usize, node: &Node<'_>) -> Result<bool> {
     if graph.find(node.name) != InputSource::Node(at)
         || graph.inputs(node).iter().any(|input| input.is_control())
     {
         return Ok(false);
     }
-    let handles = graph.inputs(node).iter().take(members(node)?);
-    let tables = handles.filter(|handle| match handle.source {
-        InputSource::Node(table) => graph.nodes.get(table).is_some_and(|one| one.op == TABLE),
+    let table = graph.data_input(node, 0).map(|handle| handle.source);
+    Ok(match table {
+        Some(InputSource::Node(table)) => graph.node(table)?.op == TABLE,
         _ => false,
-    });
-    Ok(tables.count() == members(node)?)
+    })
 }

@@ -2,13 +2,14 @@
 //! that are columns of the gradient of a concatenation are read there, and updates that every run
 //! needs together share an op.
 
+use super::alive::Alive;
 use super::columns::sliced;
-use super::consumers::{same, Consumers};
+use super::consumers::same;
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
 use super::lists::{length, members};
 use super::readers::source_of;
 use super::tensors::constant;
-use super::together::{BRANCHES, JOINS, MOST_STEPS, TABLE, UPDATE};
+use super::together::{TABLE, UPDATE};
 use mx_rec_kernels::Result;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -77,9 +78,7 @@ pub(super) fn find(graph: &Graph<'_>) -> Result<Found> {
     }
     let mut rule = Rule {
         graph,
-        consumers: Consumers::new(graph),
-        alive: vec![false; graph.nodes.len()],
-        steps: 0,
+        alive: Alive::new(graph),
     };
     let mut groups: Vec<Vec<Update>> = Vec::new();
     let mut places: BTreeMap<Form<'_>, usize> = BTreeMap::new();
@@ -95,7 +94,7 @@ pub(super) fn find(graph: &Graph<'_>) -> Result<Found> {
         let mut update = rule.update(at, ends, node)?;
         let mut place = groups.len();
         if let Some(form) = rule.form(node, &mut update, waiting)? {
-            if rule.is_alive(at)? {
+            if rule.alive.has(graph, at)? {
                 place = *places.entry(form).or_insert(place);
             }
         }
@@ -167,11 +166,7 @@ impl Update {
 
 struct Rule<'g, 'a> {
     graph: &'g Graph<'a>,
-    consumers: Consumers,
-    /// The nodes that have a value in each run.
-    alive: Vec<bool>,
-    /// The nodes that walks have met.
-    steps: usize,
+    alive: Alive,
 }
 
 impl<'g, 'a> Rule<'g, 'a> {
@@ -179,13 +174,13 @@ impl<'g, 'a> Rule<'g, 'a> {
     /// for it, as for what a pass has replaced.
     fn waiting(&self, at: usize) -> Result<Option<(BTreeSet<usize>, Vec<usize>)>> {
         let (mut waiting, mut ends) = (BTreeSet::new(), Vec::new());
-        for &(reader, place) in self.consumers.all(at) {
+        for &(reader, place) in self.graph.all_readers(at) {
             let node = self.graph.node(reader)?;
             let inputs = self.graph.inputs(node);
             if !inputs.get(place).is_some_and(NodeInput::is_control) {
                 return Ok(None);
             }
-            match (node.op, inputs.len(), self.consumers.all(reader)) {
+            match (node.op, inputs.len(), self.graph.all_readers(reader)) {
                 ("NoOp", 1, []) => ends.push(reader),
                 _ => waiting.extend([reader]),
             }
@@ -340,37 +335,6 @@ impl<'g, 'a> Rule<'g, 'a> {
             }
         }
         Ok((Number::Of(input.node, input.output), copies))
-    }
-
-    /// Whether a node has a value in each run: none of what it needs is in a branch that is not
-    /// taken.
-    fn is_alive(&mut self, of: usize) -> Result<bool> {
-        let mut seen = BTreeSet::from([of]);
-        let mut waiting = vec![of];
-        while let Some(at) = waiting.pop() {
-            self.steps += 1;
-            let node = self.graph.node(at)?;
-            if BRANCHES.contains(&node.op) || self.steps > MOST_STEPS {
-                return Ok(false);
-            }
-            if JOINS.contains(&node.op) {
-                continue;
-            }
-            for input in self.graph.inputs(node) {
-                if let InputSource::Node(source) = input.source {
-                    let is_known = self.alive.get(source).copied().unwrap_or(true);
-                    if !is_known && seen.insert(source) {
-                        waiting.push(source);
-                    }
-                }
-            }
-        }
-        for at in seen {
-            if let Some(alive) = self.alive.get_mut(at) {
-                *alive = true;
-            }
-        }
-        Ok(true)
     }
 
     fn planned(&self, mut group: Vec<Update>) -> Result<PlannedUpdates> {

@@ -1,7 +1,7 @@
 //! Weights of the ids of bags: which products of rows are rows times one weight for each id, and
 //! what reads products only for a gradient that nobody asked for.
 
-use super::consumers::{same, Consumers};
+use super::consumers::same;
 use super::describe::described;
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
 use super::lists::members;
@@ -115,7 +115,6 @@ pub(super) fn is_product(node: &Node<'_>) -> bool {
 /// `shape` is that of the rows, and `is_summed` says whether its result is summed over bags.
 pub(super) fn multiplied<'a>(
     graph: &Graph<'a>,
-    consumers: &Consumers,
     reader: &RowReader<'a>,
     shape: Option<&Dims>,
     (at, place): (usize, usize),
@@ -128,7 +127,7 @@ pub(super) fn multiplied<'a>(
         false => is_summed,
     };
     if !sums {
-        return Ok(match is_unread(graph, consumers, at, 3)? {
+        return Ok(match is_unread(graph, at, 3)? {
             true => Multiplied::Unread,
             false => Multiplied::Otherwise,
         });
@@ -178,16 +177,16 @@ pub(super) fn depends<'a>(graph: &Graph<'a>, weights: &Weights<'a>) -> Result<Op
 
 /// Whether nothing reads or waits for the result of a node but nodes of a gradient of which the
 /// same is true.
-fn is_unread(graph: &Graph<'_>, consumers: &Consumers, at: usize, steps: usize) -> Result<bool> {
-    if consumers.waiting(graph, at)?.is_some() {
+fn is_unread(graph: &Graph<'_>, at: usize, steps: usize) -> Result<bool> {
+    if graph.waiting(at)?.is_some() {
         return Ok(false);
     }
-    for reading in consumers.of(graph, at, 0)? {
+    for reading in graph.readers(at, 0)? {
         let node = graph.node(reading.node)?;
         let passes = matches!(node.op, "Sum" | "Reshape" | "Identity") && reading.place == 0;
         let next = steps.checked_sub(1).filter(|_| passes);
         match next {
-            Some(steps) if is_unread(graph, consumers, reading.node, steps)? => {}
+            Some(steps) if is_unread(graph, reading.node, steps)? => {}
             _ => return Ok(false),
         }
     }

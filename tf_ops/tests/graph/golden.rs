@@ -38,8 +38,8 @@ fn answer(graph: &GraphText) -> String {
         let verb = if sums.fuses { "fuses" } else { "stays" };
         writeln!(
             text,
-            "\n== sums over bags of {}:{} of {}\n{verb}: {}",
-            sums.lookup, sums.output, sums.table, sums.reason
+            "\n== sums over bags of {} of {}\n{verb}: {}",
+            sums.lookup, sums.table, sums.reason
         )
         .expect("text");
         if let Some(weights) = &sums.weights {
@@ -81,12 +81,7 @@ fn answer(graph: &GraphText) -> String {
         )
         .expect("text");
         for part in &concat.parts {
-            writeln!(
-                text,
-                "part {}:{} of {}",
-                part.lookup, part.output, part.table
-            )
-            .expect("text");
+            writeln!(text, "part {} of {}", part.lookup, part.table).expect("text");
         }
         for shape in &concat.shapes {
             writeln!(text, "shape {shape}").expect("text");
