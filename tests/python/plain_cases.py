@@ -166,6 +166,12 @@ CASES = {
 }
 
 
+def named_in(request):
+    """The values of the parameter `name` in the tests of a fixture's module that this run has."""
+    return {item.callspec.params["name"] for item in request.session.items
+            if item.module is request.module and "name" in getattr(getattr(item, "callspec", None), "params", ())}
+
+
 # What a process runs that has TensorFlow and nothing else: models in, predictions out.
 LOADER = """
 import sys
