@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import modify_cases as cases
+import preloaded
 import support
 from support import tf
 from fused_cases import BATCH, LENGTH, close, data, iterator, loss_of, needed, optimizer, total, train
@@ -468,7 +469,7 @@ def test_the_command_shows_what_is_fused(tmp_path):
         run.note("written", True)
 
     cases.alike(script, moves=0, forms=[cases.STEP], use_dynamic=True)
-    shown = support.run_python("import sys; from mx_rec.graph.__main__ import main; sys.exit(main(sys.argv[1:]))", path)
+    shown = preloaded.run_python("import sys; from mx_rec.graph.__main__ import main; sys.exit(main(sys.argv[1:]))", path)
     assert "sums over bags:" in shown and "  fuses  the sum " in shown and "  stays  the sum " in shown
 
 
