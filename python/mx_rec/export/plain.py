@@ -411,12 +411,3 @@ class _PlainSaver:
         return tf.compat.v1.train.export_meta_graph(
             graph_def=graph.as_graph_def(add_shapes=True), saver_def=self.saver_def,
             clear_devices=clear_devices, strip_default_attrs=strip_default_attrs)
-
-
-__all__ = [
-    "export_plain",
-    "patched_add",
-    "patched_add_with_variables",
-    "patched_estimator_export",
-    "plain_exports",
-]  # type: List[str]

@@ -7,9 +7,8 @@ import tensorflow as tf
 
 from mx_rec.checkpoint.paths import SPARSE_PREFIX
 from mx_rec.checkpoint.table_ops import distinct, table_ops
-from mx_rec.core.table import table_name_of
 from mx_rec.ops import library
-from mx_rec.state.table_variable import refuse_shared_tables
+from mx_rec.state.table_variable import refuse_shared_tables, table_name_of
 
 _LOAD_OP = "MxRecLoad"
 
