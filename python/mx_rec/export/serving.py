@@ -17,12 +17,6 @@ def patched_saver_of_builder(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Makes SavedModelBuilder._maybe_create_saver, whose saver restores tables inside the graph.
 
     A loader of SavedModels runs the saver's restore op and knows nothing of tables.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
     """
 
     def _maybe_create_saver(self: Any, saver: Any = None) -> Any:

@@ -68,14 +68,7 @@ def patched_init(stock: Callable[..., None]) -> Callable[..., None]:
 
 
 def patched_build(stock: Callable[..., None]) -> Callable[..., None]:
-    """Makes tf.train.Saver._build, which notes the ops of the Saver.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
+    """Makes tf.train.Saver._build, which notes the ops of the Saver."""
 
     def _build(self: Any, *args: Any, **kwargs: Any) -> None:
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
