@@ -12,7 +12,7 @@
 #[expect(dead_code, reason = "each bench uses its own part of it")]
 mod support;
 
-use mx_rec_kernels::{Ids, LazyAdam, Pool, Result, Table, Target, Thresholds};
+use mx_rec_kernels::{Columns, Ids, LazyAdam, Pool, Result, Table, Target, Thresholds};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
@@ -117,7 +117,7 @@ fn look(
         inverse,
         out,
     } = buffers;
-    let keys = table.observe(pool, Ids::I64(ids), 1, time, limits, places)?;
+    let keys = table.observe(None, pool, Ids::I64(ids), 1, time, limits, places)?;
     let lease = table.admit(pool, &keys, None, places, inverse)?;
     table.embed(pool, lease.offsets(), inverse, out)?;
     black_box(out);
@@ -262,7 +262,15 @@ fn evicting(sizes: &Sizes, share: u64, what: &str) -> Result<()> {
     let old_and_new = limits(1, Some(500));
     let see = |pool: &Pool, ids: &[i64], time: i64| -> Result<()> {
         let mut places = vec![0; ids.len()];
-        let keys = table.observe(pool, Ids::I64(ids), 1, Some(time), old_and_new, &mut places)?;
+        let keys = table.observe(
+            None,
+            pool,
+            Ids::I64(ids),
+            1,
+            Some(time),
+            old_and_new,
+            &mut places,
+        )?;
         let mut inverse = vec![0; ids.len()];
         let lease = table.admit(pool, &keys, None, &places, &mut inverse)?;
         let grads = vec![0.01; lease.offsets().len() * DIM];
@@ -299,13 +307,13 @@ fn evicting(sizes: &Sizes, share: u64, what: &str) -> Result<()> {
                 out,
             } = &mut buffers;
             let now = Some(now);
-            let keys = table.observe(&pool, Ids::I64(ids), 1, now, old_and_new, places)?;
+            let keys = table.observe(None, &pool, Ids::I64(ids), 1, now, old_and_new, places)?;
             let lease = table.admit(&pool, &keys, None, places, inverse)?;
             table.embed(&pool, lease.offsets(), inverse, out)?;
             let lookup = mx_rec_kernels::LookupGradients {
                 offsets: lease.offsets(),
                 inverse,
-                grads: &grads,
+                grads: Columns::all(&grads, table.dim())?,
                 bags: None,
             };
             table.apply_lookups(&pool, &[lookup], &adam).map(drop)

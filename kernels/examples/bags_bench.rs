@@ -11,7 +11,8 @@
 mod support;
 
 use mx_rec_kernels::{
-    Absent, Bags, Ids, LazyAdam, Lease, LookupGradients, Pool, Result, RowOptimizer, Table,
+    Absent, Bags, Columns, Ids, KeysOf, LazyAdam, Lease, LookupGradients, Pool, Result,
+    RowOptimizer, RowsOf, Table,
 };
 use std::hint::black_box;
 use std::sync::Arc;
@@ -37,9 +38,7 @@ fn main() -> Result<()> {
     let ends: Vec<i64> = (1..=bags).map(|bag| (bag * length) as i64).collect();
     let described = Bags {
         ends: &ends,
-        weights: None,
-        divisors: None,
-        max_norm: None,
+        ..Bags::default()
     };
     let optimizer = LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.9, 0.999)?;
     let mut work = Work {
@@ -161,9 +160,13 @@ impl Work<'_> {
     fn evaluate(&mut self, sides: &[Side], batch: usize) -> Result<()> {
         sides.iter().try_for_each(|side| {
             let ids = Ids::I64(&side.keys[batch]);
-            let out = &mut self.out;
-            side.table
-                .find_pooled(self.pool, ids, self.bags, Absent::Zeros, out)
+            let keys = KeysOf {
+                table: &side.table,
+                ids,
+                absent: Absent::Zeros,
+                bags: Some(*self.bags),
+            };
+            Table::find_many(self.pool, &[keys], vec![&mut self.out])
         })
     }
 
@@ -179,9 +182,13 @@ impl Work<'_> {
 
     fn pool(&mut self, sides: &[Side], _: usize) -> Result<()> {
         for ((side, inverse), lease) in sides.iter().zip(&self.inverse).zip(&self.leases) {
-            let (offsets, out) = (lease.offsets(), &mut self.out);
-            side.table
-                .embed_pooled(self.pool, offsets, inverse, self.bags, &mut [], out)?;
+            let rows = RowsOf {
+                table: &side.table,
+                offsets: lease.offsets(),
+                inverse,
+                bags: Some(*self.bags),
+            };
+            Table::embed_many(self.pool, &[rows], vec![&mut self.out], Vec::new())?;
         }
         Ok(())
     }
@@ -191,7 +198,7 @@ impl Work<'_> {
             let lookup = LookupGradients {
                 offsets: lease.offsets(),
                 inverse,
-                grads: &self.out,
+                grads: Columns::all(&self.out, side.table.dim())?,
                 bags: Some(*self.bags),
             };
             side.table

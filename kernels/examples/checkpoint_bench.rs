@@ -134,18 +134,12 @@ struct Times {
 
 fn made(rows: usize) -> Result<Table, Box<dyn Error>> {
     Ok(Table::new(TableConfig {
-        name: "checkpoint".into(),
-        dim: DIM,
-        capacity: rows as u64,
         seed: 1,
         initializer: Initializer::RandomUniform {
             min: -1.0,
             max: 1.0,
         },
-        init_param: 1.0,
-        frozen_keys: Vec::new(),
-        admission_sketch_bytes: 0,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new("checkpoint", DIM, rows as u64)
     })?)
 }
 

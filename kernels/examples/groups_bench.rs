@@ -12,7 +12,7 @@
 mod support;
 
 use mx_rec_kernels::{
-    Absent, Columns, Ids, IdsOf, KeysOf, LazyAdam, Lease, LookupColumns, Pool, Result, RowsOf,
+    Absent, Columns, Ids, IdsOf, KeysOf, LazyAdam, Lease, LookupGradients, Pool, Result, RowsOf,
     Table,
 };
 use std::hint::black_box;
@@ -159,6 +159,7 @@ impl Work<'_> {
                 table: &side.table,
                 offsets: lease.offsets(),
                 inverse,
+                bags: None,
             })
             .collect();
         Table::embed_side_by_side(self.pool, &group, &mut self.out)
@@ -173,7 +174,7 @@ impl Work<'_> {
             .enumerate();
         let group: Result<Vec<_>> = members
             .map(|(at, ((side, lease), inverse))| {
-                let lookup = LookupColumns {
+                let lookup = LookupGradients {
                     offsets: lease.offsets(),
                     inverse,
                     grads: Columns::of(&self.out, width, at * dim, dim)?,
@@ -193,6 +194,7 @@ impl Work<'_> {
                 table: &side.table,
                 ids: Ids::I64(&side.keys[batch]),
                 absent: Absent::Zeros,
+                bags: None,
             })
             .collect();
         let floats = self.out.len() / sides.len();

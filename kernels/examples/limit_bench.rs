@@ -17,7 +17,7 @@ mod support {
     pub(crate) mod known_places;
 }
 
-use mx_rec_kernels::{Adagrad, Error, Ftrl, LazyAdam, Momentum, Pool, Result, RowOptimizer, Sgd};
+use mx_rec_kernels::{Error, Pool, Result, RowOptimizer, OPTIMIZERS};
 use std::io::{BufRead, Write};
 use std::time::Instant;
 use support::arguments::Arguments;
@@ -197,12 +197,15 @@ impl Bench {
 }
 
 fn optimizer(name: &str) -> Result<Box<dyn RowOptimizer>> {
-    Ok(match name {
-        "lazy_adam" => Box::new(LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.9, 0.999)?),
-        "adagrad" => Box::new(Adagrad::new(0.01, 0.1)?),
-        "ftrl" => Box::new(Ftrl::new(0.01, -0.5, 0.1, 0.0, 0.0, 0.0)?),
-        "momentum" => Box::new(Momentum::new(0.01, 0.9, false)?),
-        "sgd" => Box::new(Sgd::new(0.01, 0.0)?),
-        _ => return Err(Error::invalid("no such optimizer").with("optimizer", name)),
-    })
+    let numbers: &[f32] = match name {
+        "lazy_adam" => &[0.01, 0.9, 0.999, 0.9, 0.999, 1e-8],
+        "adagrad" => &[0.01, 0.1],
+        "ftrl" => &[0.01, -0.5, 0.1, 0.0, 0.0, 0.0],
+        "momentum" => &[0.01, 0.9],
+        _ => &[0.01, 0.0],
+    };
+    match OPTIMIZERS.iter().find(|one| one.name == name) {
+        Some(one) => one.step(numbers),
+        None => Err(Error::invalid("no such optimizer").with("optimizer", name)),
+    }
 }

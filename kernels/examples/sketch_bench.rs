@@ -14,7 +14,7 @@
 mod arguments;
 
 use arguments::Arguments;
-use mx_rec_kernels::{Ids, Initializer, Pool, Result, Table, TableConfig, Thresholds};
+use mx_rec_kernels::{Ids, Pool, Result, Table, TableConfig, Thresholds};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -31,15 +31,9 @@ fn main() -> Result<()> {
 
 fn table(sketch_bytes: usize) -> Result<Arc<Table>> {
     let table = Table::new(TableConfig {
-        name: "bench".into(),
-        dim: 8,
-        capacity: 2_000_000_000,
         seed: 1,
-        initializer: Initializer::Zeros,
-        init_param: 1.0,
-        frozen_keys: Vec::new(),
         admission_sketch_bytes: sketch_bytes as u64,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new("bench", 8, 2_000_000_000)
     })?;
     Ok(Arc::new(table))
 }
@@ -71,7 +65,7 @@ fn look(table: &Arc<Table>, pool: &Pool, ids: &[i64], access: u32) -> Result<usi
         eviction: None,
     };
     let (mut places, mut inverse) = (vec![0; ids.len()], vec![0; ids.len()]);
-    let keys = table.observe(pool, Ids::I64(ids), 1, None, limits, &mut places)?;
+    let keys = table.observe(None, pool, Ids::I64(ids), 1, None, limits, &mut places)?;
     let lease = table.admit(pool, &keys, None, &places, &mut inverse)?;
     Ok(lease.offsets().len())
 }

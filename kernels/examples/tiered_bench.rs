@@ -14,8 +14,7 @@ mod arguments;
 
 use arguments::Arguments;
 use mx_rec_kernels::{
-    Ids, Initializer, LazyAdam, Lease, LookupGradients, Pool, Result, Table, TableConfig,
-    TierConfig,
+    Columns, Ids, LazyAdam, Lease, LookupGradients, Pool, Result, Table, TableConfig, TierConfig,
 };
 use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
@@ -91,15 +90,8 @@ fn zipf(sizes: &Sizes, exponent: f64) -> Vec<Vec<i64>> {
 /// Steps a second.
 fn run(sizes: &Sizes, ram_rows: Option<u64>, batches: &[Vec<i64>], ahead: bool) -> Result<f64> {
     let config = TableConfig {
-        name: "bench".into(),
-        dim: sizes.dim,
-        capacity: sizes.rows as u64,
         seed: 1,
-        initializer: Initializer::Zeros,
-        init_param: 1.0,
-        frozen_keys: Vec::new(),
-        admission_sketch_bytes: 0,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new("bench", sizes.dim, sizes.rows as u64)
     };
     let table = Arc::new(match ram_rows {
         None => Table::new(config)?,
@@ -187,7 +179,7 @@ fn update(
     let lookup = LookupGradients {
         offsets: lease.offsets(),
         inverse,
-        grads,
+        grads: Columns::all(grads, table.dim())?,
         bags: None,
     };
     table.apply_lookups(pool, &[lookup], &adam).map(drop)

@@ -47,14 +47,13 @@ pub use halves::{pack_rows, Rounding, RowDtype};
 pub use ids::{Ids, PADDING};
 pub use init::{Distribution, Initializer, Mode};
 pub use optim::{
-    Adagrad, Adam, Decay, Ftrl, HalfRow, LazyAdam, Momentum, Number, Optimizer, OtherRows, Range,
-    RowOptimizer, Sgd, Slot, SlotSpec, OPTIMIZERS,
+    Adagrad, Adam, ByColumn, Decay, HalfRow, LazyAdam, Momentum, Number, Optimizer, OtherRows,
+    Range, RowOptimizer, Sgd, Slot, SlotSpec, OPTIMIZERS,
 };
 pub use partition::{check_parts, Partition, BUCKETS};
 pub use pool::Pool;
 pub use table::{
-    Absent, BagsOf, BatchRows, Export, Field, FieldUpdate, IdsOf, KeyBagsOf, KeyGradients, KeysOf,
-    Lease, Loading, LookupColumns, LookupGradients, Memory, Push, Pushed, RowGradients, RowStorage,
-    RowsOf, Snapshot, Stats, Table, TableConfig, Target, Thresholds, TierConfig, TierStats,
-    MAX_CAPACITY, MAX_DIM,
+    Absent, BatchRows, Export, Field, FieldUpdate, IdsOf, KeyGradients, KeysOf, Lease, Loading,
+    LookupGradients, Memory, Push, Pushed, RowGradients, RowStorage, RowsOf, Snapshot, Stats,
+    Table, TableConfig, Target, Thresholds, TierConfig, TierStats, MAX_CAPACITY, MAX_DIM,
 };

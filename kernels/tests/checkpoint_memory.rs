@@ -31,15 +31,9 @@ fn saving_and_loading_need_at_most_64_mib() {
     let dir = std::env::temp_dir().join(format!("mx_rec-memory-{}", std::process::id()));
     let made = || {
         Table::new(TableConfig {
-            name: "memory".into(),
-            dim: 32,
-            capacity: 2 << 20,
             seed: 5,
             initializer: Initializer::Ones,
-            init_param: 1.0,
-            frozen_keys: Vec::new(),
-            admission_sketch_bytes: 0,
-            row_storage: mx_rec_kernels::RowStorage::default(),
+            ..TableConfig::new("memory", 32, 2 << 20)
         })
         .unwrap()
     };
@@ -61,7 +55,15 @@ fn saving_and_loading_need_at_most_64_mib() {
         let ids: Vec<i64> = (first..first + 50_000).collect();
         let mut places = vec![0; ids.len()];
         table
-            .observe(&pool, Ids::I64(&ids), 1, None, thresholds, &mut places)
+            .observe(
+                None,
+                &pool,
+                Ids::I64(&ids),
+                1,
+                None,
+                thresholds,
+                &mut places,
+            )
             .unwrap();
     }
     let memory = table.memory();

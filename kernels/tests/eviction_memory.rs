@@ -25,7 +25,7 @@ fn look(table: &Arc<Table>, pool: &Pool, ids: &[i64], time: i64) -> Lease {
     let (mut places, mut inverse) = (vec![0; ids.len()], vec![0; ids.len()]);
     let ids = Ids::I64(ids);
     let keys = table
-        .observe(pool, ids, 1, Some(time), limits, &mut places)
+        .observe(None, pool, ids, 1, Some(time), limits, &mut places)
         .unwrap();
     table
         .admit(pool, &keys, None, &places, &mut inverse)
@@ -44,15 +44,9 @@ fn memory_is_given_back_when_most_rows_are_evicted_in_random_order() {
         let pool = Pool::new(1).unwrap();
         let table = Arc::new(
             Table::new(TableConfig {
-                name: "evicted".into(),
-                dim: 64,
-                capacity: 1 << 20,
                 seed: 5,
                 initializer: Initializer::Ones,
-                init_param: 1.0,
-                frozen_keys: Vec::new(),
-                admission_sketch_bytes: 0,
-                row_storage: mx_rec_kernels::RowStorage::default(),
+                ..TableConfig::new("evicted", 64, 1 << 20)
             })
             .unwrap(),
         );

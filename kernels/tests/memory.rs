@@ -21,15 +21,9 @@ fn memory_is_given_back_when_rows_go_and_when_the_table_does() {
     let before = resident();
     let slack = 40 << 20;
     let table = Table::new(TableConfig {
-        name: "memory".into(),
-        dim: 64,
-        capacity: 1 << 20,
         seed: 5,
         initializer: Initializer::Ones,
-        init_param: 1.0,
-        frozen_keys: Vec::new(),
-        admission_sketch_bytes: 0,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new("memory", 64, 1 << 20)
     })
     .unwrap();
     let ids: Vec<i64> = (0..600_000).collect();

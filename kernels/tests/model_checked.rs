@@ -46,15 +46,9 @@ fn tiered(ram_rows: u64) -> Arc<Table> {
 
 fn config() -> TableConfig {
     TableConfig {
-        name: "model".into(),
-        dim: DIM,
-        capacity: 64,
         seed: 5,
         initializer: INITIALIZER,
-        init_param: 1.0,
-        frozen_keys: Vec::new(),
-        admission_sketch_bytes: 0,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new("model", DIM, 64)
     }
 }
 
@@ -81,7 +75,7 @@ fn observe(table: &Table, pool: &Pool, ids: &[i64], access: u32) -> (Arc<Vec<i64
         eviction: Some(10),
     };
     let mut places = vec![0; ids.len()];
-    let keys = table.observe(pool, Ids::I64(ids), 1, Some(100), limits, &mut places);
+    let keys = table.observe(None, pool, Ids::I64(ids), 1, Some(100), limits, &mut places);
     (keys.unwrap(), places)
 }
 
@@ -361,6 +355,7 @@ fn rows_go_to_disk_for_the_first_time_beside_lookups_ahead_groups_and_a_clear() 
                     table: &grouped[at],
                     offsets: &known[at],
                     inverse: &[3, 2, 1, 0],
+                    bags: None,
                 });
                 for _ in 0..2 {
                     let mut rows = [9.0; 2 * 4 * DIM];

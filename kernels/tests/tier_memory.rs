@@ -45,18 +45,12 @@ fn extra(work: impl FnOnce()) -> u64 {
 
 fn table(directory: &Path) -> Arc<Table> {
     let config = TableConfig {
-        name: "memory".into(),
-        dim: DIM,
-        capacity: ROWS as u64,
         seed: 5,
         initializer: Initializer::RandomUniform {
             min: -1.0,
             max: 1.0,
         },
-        init_param: 1.0,
-        frozen_keys: Vec::new(),
-        admission_sketch_bytes: 0,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new("memory", DIM, ROWS as u64)
     };
     let tier = TierConfig {
         ram_rows: RAM_ROWS,

@@ -58,6 +58,8 @@ class Steps:
         for (fetches, *times), after in zip(self._began, self._began[1:]):
             starts[fetches].append(times)
             took[fetches] += after[1] - times[0]
+        if max(map(len, starts.values()), default=0) < 3:
+            return  # The program ended among its first steps: its own error is what to read.
         steps = max(starts, key=lambda one: (len(starts[one]) >= 10, took[one]))
         found = starts[steps][len(starts[steps]) // 4:]
         wall, processor = [1e3 * statistics.median(np.diff(times)) for times in zip(*found)]

@@ -331,21 +331,21 @@ def main() -> int:
                 inside = place(program, os.path.abspath(options.dir), work, form, options.python)
                 os.chdir(inside)
                 arguments, report = program.prepare(), os.path.join(work, "report.json")
-                if os.path.exists(report):
-                    os.remove(report)
+                took = os.path.join(work, "steps.json")
+                for earlier in filter(os.path.exists, (report, took)):
+                    os.remove(earlier)
                 launch = ["-m", "mx_rec", "run", "--report", report] + program.options + more \
                     if form in ("tables", "limit") else []
                 if options.same_start:
                     arguments = made_alike(program, arguments)
                     action = {"variables": "save", "tables": "load"}.get(form, form)
                     launch += [SAME_START, action, os.path.join(work, "start.npz")]
-                took = os.path.join(work, "steps.json")
                 if options.limit:
                     launch += [LIMIT, "limit" if form == "limit" else "steps", took]
                 results[form] = run([options.python] + launch + arguments, inside, program.loss,
                                     options.timeout, report if form == "tables" else "")
                 os.chdir(ROOT)
-                if options.limit and results[form].code == 0:
+                if results[form].code == 0 and os.path.exists(took):
                     with open(took) as file:
                         now = json.load(file)
                     times[form] = {key: min(value, times.get(form, now)[key])

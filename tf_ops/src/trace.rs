@@ -194,7 +194,7 @@ fn thread() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mx_rec_kernels::{Initializer, TableConfig};
+    use mx_rec_kernels::TableConfig;
     use std::time::Duration;
 
     fn ops(recording: &Recording) -> Vec<&str> {
@@ -270,17 +270,7 @@ mod tests {
 
     #[test]
     fn the_recorder_of_the_process_writes_json_with_the_table() -> Result<()> {
-        let table = Arc::new(Table::new(TableConfig {
-            name: "users".to_owned(),
-            dim: 1,
-            capacity: 1,
-            seed: 0,
-            initializer: Initializer::Zeros,
-            init_param: 1.0,
-            frozen_keys: Vec::new(),
-            admission_sketch_bytes: 0,
-            row_storage: mx_rec_kernels::RowStorage::default(),
-        })?);
+        let table = Arc::new(Table::new(TableConfig::new("users", 1, 1))?);
         start();
         note(&table);
         assert_eq!(Arc::strong_count(&table), 1);

@@ -15,21 +15,16 @@ pub(crate) fn table(dim: usize, rows: u64) -> Result<Table> {
 /// A table of `rows` rows at most, whose embeddings have values of a type.
 pub(crate) fn table_of(dim: usize, rows: u64, dtype: RowDtype) -> Result<Table> {
     Table::new(TableConfig {
-        name: "bench".into(),
-        dim,
-        capacity: rows,
         seed: 1,
         initializer: Initializer::RandomUniform {
             min: -0.05,
             max: 0.05,
         },
-        init_param: 1.0,
-        frozen_keys: Vec::new(),
-        admission_sketch_bytes: 0,
         row_storage: RowStorage {
             dtype,
             ..RowStorage::default()
         },
+        ..TableConfig::new("bench", dim, rows)
     })
 }
 

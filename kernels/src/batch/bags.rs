@@ -11,7 +11,7 @@ use std::ops::Range;
 /// ids:  | 7 | 7 | 9 | 4 | 7 |
 /// ends: | 2 | 2 | 5 |            bag 0: 7 7, bag 1: nothing, bag 2: 9 4 7
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Bags<'a> {
     /// Where each bag ends among the ids, `(b)`: ascending, the last is `n`. No bag at all is right
     /// for no ids alone.
@@ -122,9 +122,7 @@ mod tests {
     fn bags(ends: &[i64]) -> Bags<'_> {
         Bags {
             ends,
-            weights: None,
-            divisors: None,
-            max_norm: None,
+            ..Bags::default()
         }
     }
 

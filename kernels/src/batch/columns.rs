@@ -46,11 +46,6 @@ impl<'a> Columns<'a> {
         })
     }
 
-    /// The matrix, if the columns are all that it has.
-    pub(crate) fn whole(&self) -> Option<&'a [f32]> {
-        (self.dim == self.width).then_some(self.floats)
-    }
-
     /// How many rows there are.
     pub(crate) fn len(&self) -> usize {
         self.floats.len() / self.width
@@ -86,9 +81,8 @@ mod tests {
         let rows = |columns: Columns<'_>| columns.rows().map(<[f32]>::to_vec).collect::<Vec<_>>();
         let middle = Columns::of(&floats, 4, 1, 2).unwrap();
         assert_eq!(rows(middle), [[1.0, 2.0], [5.0, 6.0], [9.0, 10.0]]);
-        assert_eq!((middle.len(), middle.whole()), (3, None));
-        let all = Columns::all(&floats, 6).unwrap();
-        assert_eq!((all.len(), all.whole()), (2, Some(&floats[..])));
+        assert_eq!(middle.len(), 3);
+        assert_eq!(Columns::all(&floats, 6).unwrap().len(), 2);
         assert_eq!(Columns::all(&[], 3).unwrap().len(), 0);
     }
 

@@ -118,9 +118,7 @@ mod tests {
         let pool = Pool::new(2).unwrap();
         let bags = Bags {
             ends: &[2, 2, 5],
-            weights: None,
-            divisors: None,
-            max_norm: None,
+            ..Bags::default()
         };
         let ids = Ids::I32(&[7, -1, 3, 3, 9]);
         let mut out = [9.0; 3];

@@ -1,6 +1,7 @@
 //! The gradient of every distinct key of a lookup: of most keys the only one they have, of the
 //! others a sum.
 
+use super::columns::Columns;
 use super::restore::out_of_range;
 use super::turns::Turns;
 use crate::{Error, Pool, Result};
@@ -23,34 +24,33 @@ const NOTHING: u32 = u32::MAX;
 /// sums:    | gradient 0 + gradient 2 |
 /// ```
 pub(crate) struct Summed<'a> {
-    grads: &'a [f32],
+    grads: Columns<'a>,
     source: Vec<u32>,
     firsts: Vec<u32>,
     sums: Vec<f32>,
     zeros: Vec<f32>,
 }
 
-/// A lookup to sum: `inverse (n)`, `grads (n, dim)` and how many distinct keys there are. `n` is
+/// A lookup to sum: `inverse (n)`, gradients `(n, dim)` and how many distinct keys there are. `n` is
 /// below 2^31.
-pub(crate) type Spread<'a> = (&'a [i32], &'a [f32], usize);
+pub(crate) type Spread<'a> = (&'a [i32], Columns<'a>, usize);
 
 impl<'a> Summed<'a> {
     /// Sums the gradients of the keys of every lookup, in order of occurrence.
     ///
     /// # Errors
     /// `InvalidArgument` for an entry of `inverse` that is neither -1 nor the number of a key.
-    pub(crate) fn all(pool: &Pool, dim: usize, lookups: &[Spread<'a>]) -> Result<Vec<Summed<'a>>> {
+    pub(crate) fn all(pool: &Pool, lookups: &[Spread<'a>]) -> Result<Vec<Summed<'a>>> {
         let mut made: Vec<_> = lookups.iter().map(|_| Err(Error::invalid(""))).collect();
         let work: Vec<_> = lookups.iter().zip(&mut made).collect();
-        pool.each(work, |(&lookup, made)| *made = Self::unsummed(dim, lookup));
+        pool.each(work, |(&lookup, made)| *made = Self::unsummed(lookup));
         let mut made = made.into_iter().collect::<Result<Vec<_>>>()?;
         let mut work = Vec::new();
         for (&(inverse, grads, _), made) in lookups.iter().zip(&mut made) {
             let parts = pool.parts(made.sums.len(), LEAST_FLOATS);
             let (source, firsts) = (&made.source[..], &made.firsts[..]);
-            let sums = Turns::deal(&mut made.sums, dim, parts);
+            let sums = Turns::deal(&mut made.sums, grads.dim(), parts);
             work.extend(sums.into_iter().map(|sums| Share {
-                dim,
                 inverse,
                 grads,
                 source,
@@ -67,14 +67,14 @@ impl<'a> Summed<'a> {
     pub(crate) fn gradient(&self, number: usize) -> &[f32] {
         let (source, dim) = (self.source[number], self.zeros.len());
         if source < SUM {
-            return &self.grads[source as usize * dim..][..dim];
+            return self.grads.row(source as usize);
         }
         let at = (source ^ SUM) as usize * dim;
         self.sums.get(at..at + dim).unwrap_or(&self.zeros)
     }
 
     /// Finds which keys have several gradients; their sums are still to be made.
-    fn unsummed(dim: usize, (inverse, grads, distinct): Spread<'a>) -> Result<Summed<'a>> {
+    fn unsummed((inverse, grads, distinct): Spread<'a>) -> Result<Summed<'a>> {
         let mut source = vec![NOTHING; distinct];
         let mut firsts = Vec::new();
         for (position, &number) in inverse.iter().enumerate() {
@@ -89,6 +89,7 @@ impl<'a> Summed<'a> {
                 None => return Err(out_of_range(number, distinct)),
             }
         }
+        let dim = grads.dim();
         Ok(Summed {
             grads,
             sums: vec![0.0; firsts.len() * dim],
@@ -101,9 +102,8 @@ impl<'a> Summed<'a> {
 
 /// The sums of a lookup that one thread makes.
 struct Share<'a, 's> {
-    dim: usize,
     inverse: &'a [i32],
-    grads: &'a [f32],
+    grads: Columns<'a>,
     source: &'s [u32],
     firsts: &'s [u32],
     sums: Turns<'s>,
@@ -114,14 +114,13 @@ impl Share<'_, '_> {
         if self.sums.len() == 0 {
             return;
         }
-        let dim = self.dim;
         for (position, &number) in self.inverse.iter().enumerate() {
             let sum = match self.source.get(number as usize) {
                 Some(&source) if source >= SUM => (source ^ SUM) as usize,
                 _ => continue,
             };
             if let Some(own) = self.sums.own(sum) {
-                let grad = &self.grads[position * dim..(position + 1) * dim];
+                let grad = self.grads.row(position);
                 let is_first = self.firsts[sum] == position as u32;
                 self.sums.add(own, grad, is_first);
             }
@@ -141,17 +140,18 @@ mod tests {
             .map(|at| (at * at % (distinct - 5)) as i32 - 1)
             .collect();
         let few: Vec<i32> = (0..1500).rev().chain([7, 3, 7, -1]).collect();
+        let columns = |grads| Columns::all(grads, dim).unwrap();
         let lookups: [Spread<'_>; 3] = [
-            (&many, &grads, distinct),
-            (&few, &grads[..few.len() * dim], distinct),
-            (&[], &[], 0),
+            (&many, columns(&grads), distinct),
+            (&few, columns(&grads[..few.len() * dim]), distinct),
+            (&[], columns(&[]), 0),
         ];
         for threads in [1, 2, 5] {
             let pool = Pool::new(threads).unwrap();
-            let summed = Summed::all(&pool, dim, &lookups).unwrap();
+            let summed = Summed::all(&pool, &lookups).unwrap();
             for ((inverse, grads, distinct), summed) in lookups.into_iter().zip(summed) {
                 let mut expected = vec![7.0; distinct * dim];
-                super::super::reduce(&pool, grads, dim, inverse, &mut expected).unwrap();
+                super::super::reduce_columns(&pool, grads, inverse, &mut expected).unwrap();
                 for (number, expected) in expected.chunks_exact(dim).enumerate() {
                     let same = summed.gradient(number).iter().zip(expected);
                     assert!(same.into_iter().all(|(a, b)| a.to_bits() == b.to_bits()));
@@ -165,7 +165,8 @@ mod tests {
         let pool = Pool::new(1).unwrap();
         let made = |inverse: &[i32], distinct| {
             let grads = vec![1.0; inverse.len()];
-            Summed::all(&pool, 1, &[(inverse, &grads, distinct)]).is_ok()
+            let grads = Columns::all(&grads, 1).unwrap();
+            Summed::all(&pool, &[(inverse, grads, distinct)]).is_ok()
         };
         for bad in [2, -2, i32::MIN, i32::MAX] {
             assert!(!made(&[0, bad, -1], 2), "{bad}");

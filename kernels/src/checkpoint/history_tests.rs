@@ -1,7 +1,7 @@
 //! A history is saved and restored with its table: training goes on as if it had not stopped.
 
 use super::temp::Temp;
-use super::{load, load_chain, load_slots, save, save_delta};
+use super::{load, load_chain, save, save_delta};
 use crate::history::{Seen, Settings};
 use crate::{Ids, Initializer, Kind, Pool, Result, Sgd, Table, TableConfig, Target, Thresholds};
 use proptest::prelude::*;
@@ -9,23 +9,19 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-fn pool() -> Pool {
-    Pool::new(2).unwrap()
+/// Its threads are started once.
+fn pool() -> &'static Pool {
+    static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::new(2).unwrap());
+    &POOL
 }
 
 fn table() -> Arc<Table> {
     let table = Table::new(TableConfig {
-        name: "t".into(),
-        dim: 2,
-        capacity: 4 << 20,
         seed: 3,
         initializer: Initializer::RandomUniform { min: 1.0, max: 2.0 },
-        init_param: 1.0,
-        frozen_keys: vec![],
-        admission_sketch_bytes: 0,
-        row_storage: crate::RowStorage::default(),
+        ..TableConfig::new("t", 2, 4 << 20)
     });
     Arc::new(table.unwrap())
 }
@@ -42,7 +38,15 @@ fn limits(access: u32, eviction: u32) -> Thresholds {
 fn step(table: &Arc<Table>, ids: &[i64], time: i64, limits: Thresholds) -> Vec<bool> {
     let pool = pool();
     let mut places = vec![0; ids.len()];
-    let observed = table.observe(&pool, Ids::I64(ids), 1, Some(time), limits, &mut places);
+    let observed = table.observe(
+        None,
+        &pool,
+        Ids::I64(ids),
+        1,
+        Some(time),
+        limits,
+        &mut places,
+    );
     let keys = observed.unwrap();
     let mut inverse = vec![0; ids.len()];
     let lease = table.admit(&pool, &keys, None, &places, &mut inverse);
@@ -69,7 +73,7 @@ fn known(table: &Table) -> BTreeMap<i64, (u32, u32)> {
         }
         Ok(())
     };
-    table.snapshot().each_known(&pool(), put).unwrap();
+    table.snapshot().each_known(pool(), put).unwrap();
     known
 }
 
@@ -96,13 +100,13 @@ fn state(table: &Table) -> State {
 
 fn loaded(dir: &Path) -> Arc<Table> {
     let table = table();
-    load(&table, &pool(), dir).unwrap();
+    load(&table, pool(), dir).unwrap();
     table
 }
 
 fn chained(table: &Table, dirs: &[PathBuf]) -> u32 {
     let dirs: Vec<&Path> = dirs.iter().map(PathBuf::as_path).collect();
-    let loaded = load_chain(table, &pool(), &dirs, &|_| true);
+    let loaded = load_chain(table, pool(), &dirs, &|_| true);
     loaded.unwrap().epoch
 }
 
@@ -120,9 +124,9 @@ fn write_rows(dir: &Path, keys: &[i64]) {
     let table = table();
     let mut inverse = vec![0; keys.len()];
     table
-        .id_offset(&pool(), Ids::I64(keys), true, None, &mut inverse)
+        .id_offset(pool(), Ids::I64(keys), true, None, &mut inverse)
         .unwrap();
-    save(&table, &pool(), dir).unwrap();
+    save(&table, pool(), dir).unwrap();
     fs::remove_file(dir.join("manifest.json")).unwrap();
 }
 
@@ -133,7 +137,7 @@ fn the_files_hold_thresholds_times_and_every_key_once() {
     let limits = limits(2, 60);
     step(&table, &[7, 7, 8, -2], 1000, limits);
     step(&table, &[9, i64::MIN], 1001, limits);
-    save(&table, &pool(), &temp.at("t")).unwrap();
+    save(&table, pool(), &temp.at("t")).unwrap();
     let read = |name: &str| fs::read(temp.at("t").join(name)).unwrap();
     let bytes = read("table_2_thresh");
     let numbers: Vec<i32> = bytes
@@ -175,7 +179,7 @@ fn the_files_hold_thresholds_times_and_every_key_once() {
         );
     }
     // A table without a history has neither.
-    save(&self::table(), &pool(), &temp.at("none")).unwrap();
+    save(&self::table(), pool(), &temp.at("none")).unwrap();
     assert!(!temp.at("none/hist_rec").exists() && !temp.at("none/table_2_thresh").exists());
     assert!(!fs::read_to_string(temp.at("none/manifest.json"))
         .unwrap()
@@ -241,12 +245,12 @@ fn what_is_wrong_with_a_file_is_named_and_nothing_changes() {
     let dir = temp.at("t");
     let saved = table();
     step(&saved, &[7, 7, 8], 1000, limits(2, 60));
-    save(&saved, &pool(), &dir).unwrap();
+    save(&saved, pool(), &dir).unwrap();
     let table = self::table();
     step(&table, &[3, 4, 3], 2000, limits(2, 50));
     let before = state(&table);
     let fails = |name: &str, said: &str| {
-        let error = load(&table, &pool(), &dir).unwrap_err();
+        let error = load(&table, pool(), &dir).unwrap_err();
         assert_eq!(error.kind(), Kind::DataLoss, "{error}");
         let text = error.to_string();
         assert!(
@@ -274,11 +278,11 @@ fn what_is_wrong_with_a_file_is_named_and_nothing_changes() {
         fails(name, said);
         fs::write(dir.join(name), &whole).unwrap();
     }
-    load(&table, &pool(), &dir).unwrap();
+    load(&table, pool(), &dir).unwrap();
     assert_eq!(known(&table), known(&saved));
     for name in ["hist_rec", "table_2_thresh"] {
         fs::rename(dir.join(name), dir.join("away")).unwrap();
-        let error = load(&table, &pool(), &dir).unwrap_err();
+        let error = load(&table, pool(), &dir).unwrap_err();
         assert_eq!(error.kind(), Kind::NotFound);
         assert!(error.to_string().contains(name), "{error}");
         fs::rename(dir.join("away"), dir.join(name)).unwrap();
@@ -334,13 +338,13 @@ fn without_a_history_in_the_files_rows_count_as_admitted() {
     // The same for a table that had a history: it begins anew, its clock included.
     let other = self::table();
     step(&other, &[8, 8, 3], 40, limits(2, 60));
-    load(&other, &pool(), &dir).unwrap();
+    load(&other, pool(), &dir).unwrap();
     assert_eq!(known(&other), BTreeMap::from([(7, (2, 0)), (8, (2, 0))]));
     // Also when it is saved before its first batch, which dates all rows and those set since.
     let between = temp.at("between");
-    save(&other, &pool(), &between).unwrap();
+    save(&other, pool(), &between).unwrap();
     for table in [other, loaded(&between)] {
-        table.assign(&pool(), Ids::I64(&[9]), &[1.0; 2]).unwrap();
+        table.assign(pool(), Ids::I64(&[9]), &[1.0; 2]).unwrap();
         step(&table, &[8], 30, limits(2, 60));
         assert_eq!(
             known(&table),
@@ -349,9 +353,9 @@ fn without_a_history_in_the_files_rows_count_as_admitted() {
     }
     // And for one whose history came from files only.
     let with = temp.at("with");
-    save(&table, &pool(), &with).unwrap();
+    save(&table, pool(), &with).unwrap();
     let third = loaded(&with);
-    load(&third, &pool(), &dir).unwrap();
+    load(&third, pool(), &dir).unwrap();
     assert_eq!(settings(&third), None);
 }
 
@@ -361,14 +365,14 @@ fn whoever_wants_rows_only_gets_no_history() {
     let dir = temp.at("t");
     let table = table();
     step(&table, &[7, 7, 8], 40, limits(2, 60));
-    save(&table, &pool(), &dir).unwrap();
+    save(&table, pool(), &dir).unwrap();
     let rows = self::table();
-    load_slots(&rows, &pool(), &dir, &|name| name == "hist_rec").unwrap();
+    load_chain(&rows, pool(), &[&dir], &|name| name == "hist_rec").unwrap();
     assert_eq!(state(&rows), state(&table));
     // Not even the files are looked at.
     fs::remove_file(dir.join("hist_rec")).unwrap();
     fs::write(dir.join("table_2_thresh"), "x").unwrap();
-    load_slots(&rows, &pool(), &dir, &|_| false).unwrap();
+    load_chain(&rows, pool(), &[&dir], &|_| false).unwrap();
     assert_eq!((settings(&rows), rows.len()), (None, 1));
     assert_eq!(step(&rows, &[7, 8], 41, limits(5, 60)), [true, false]);
 }
@@ -382,12 +386,12 @@ fn threshold_after(
     let temp = Temp::new();
     let table = table();
     saved(&table);
-    save(&table, &pool(), &temp.at("t")).unwrap();
+    save(&table, pool(), &temp.at("t")).unwrap();
     let other = self::table();
     running(&other);
-    load(&other, &pool(), &temp.at("t")).unwrap();
+    load(&other, pool(), &temp.at("t")).unwrap();
     // A save before the first step loses nothing of what it will decide.
-    save(&other, &pool(), &temp.at("again")).unwrap();
+    save(&other, pool(), &temp.at("again")).unwrap();
     let again = loaded(&temp.at("again"));
     for table in [&other, &again] {
         step(table, &[1], 50, limits(access, 60));
@@ -440,15 +444,15 @@ fn a_table_that_is_restored_twice_follows_the_files_each_time() {
     let temp = Temp::new();
     let table = table();
     step(&table, &[1, 2, 2], 40, limits(2, 90));
-    save(&table, &pool(), &temp.at("early")).unwrap();
+    save(&table, pool(), &temp.at("early")).unwrap();
     let early = state(&table);
     table.set_access_threshold(5).unwrap();
     step(&table, &[1, 3, 2], 41, limits(2, 90));
-    save(&table, &pool(), &temp.at("late")).unwrap();
+    save(&table, pool(), &temp.at("late")).unwrap();
     let late = state(&table);
     let other = self::table();
     for (name, expected) in [("late", &late), ("early", &early), ("late", &late)] {
-        load(&other, &pool(), &temp.at(name)).unwrap();
+        load(&other, pool(), &temp.at(name)).unwrap();
         assert_eq!(&state(&other), expected, "{name}");
         step(&other, &[], 1, limits(2, 90));
         assert_eq!(&state(&other), expected, "{name}");
@@ -461,13 +465,13 @@ fn eviction_after_a_restore_needs_no_batch_before() {
     let table = table();
     step(&table, &[1, 1, 2], 40, limits(2, 60));
     step(&table, &[3, 3], 100, limits(2, 60));
-    save(&table, &pool(), &temp.at("t")).unwrap();
+    save(&table, pool(), &temp.at("t")).unwrap();
     let other = loaded(&temp.at("t"));
     assert_eq!(other.evict().unwrap(), (2, 1));
     // Neither does one of a program that has only said how often a key must come.
     let third = self::table();
     third.set_access_threshold(9).unwrap();
-    load(&third, &pool(), &temp.at("t")).unwrap();
+    load(&third, pool(), &temp.at("t")).unwrap();
     assert_eq!(third.evict().unwrap(), (2, 1));
     assert_eq!(table.evict().unwrap(), (2, 1));
     assert_eq!(state(&other), state(&table));
@@ -495,7 +499,7 @@ fn a_save_amid_batches_and_evictions_has_every_key_once() {
             }
         });
         for at in 0..12 {
-            save(&table, &pool(), &temp.at(at)).unwrap();
+            save(&table, pool(), &temp.at(at)).unwrap();
         }
         stop.store(1, Ordering::Relaxed);
     });
@@ -558,7 +562,7 @@ fn act(table: &Arc<Table>, verb: &Verb, now: &mut i64, limits: Thresholds) -> Re
             Vec::new()
         }
         Verb::Assign(key) => {
-            table.assign(&pool(), Ids::I64(&[*key]), &[0.5; 2])?;
+            table.assign(pool(), Ids::I64(&[*key]), &[0.5; 2])?;
             Vec::new()
         }
         Verb::Clear => vec![table.clear()],
@@ -567,7 +571,7 @@ fn act(table: &Arc<Table>, verb: &Verb, now: &mut i64, limits: Thresholds) -> Re
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn training_goes_on_after_a_restore_as_if_it_had_not_stopped(
@@ -580,7 +584,7 @@ proptest! {
             act(&table, verb, &mut now, limits).unwrap();
         }
         let dir = temp.at("t");
-        save(&table, &pool(), &dir).unwrap();
+        save(&table, pool(), &dir).unwrap();
         let other = loaded(&dir);
         prop_assert_eq!(state(&other), state(&table));
         let mut then = now;
@@ -600,18 +604,18 @@ proptest! {
         let (mut table, mut now) = (table(), 1);
         table.track_changes();
         let mut chain = vec![temp.at("base-0")];
-        let mut since = save(&table, &pool(), &chain[0]).unwrap().epoch;
+        let mut since = save(&table, pool(), &chain[0]).unwrap().epoch;
         for (at, verb) in verbs.iter().chain([&Verb::Save]).enumerate() {
             act(&table, verb, &mut now, limits).unwrap();
             match verb {
                 // No delta reaches over it.
                 Verb::Clear => {
                     chain = vec![temp.at(format!("base-{at}"))];
-                    since = save(&table, &pool(), &chain[0]).unwrap().epoch;
+                    since = save(&table, pool(), &chain[0]).unwrap().epoch;
                 }
                 Verb::Save => {
                     chain.push(temp.at(at));
-                    since = save_delta(&table, &pool(), &chain[chain.len() - 1], since, 0).unwrap().epoch;
+                    since = save_delta(&table, pool(), &chain[chain.len() - 1], since, 0).unwrap().epoch;
                     let restored = self::table();
                     restored.track_changes();
                     let epoch = chained(&restored, &chain);
@@ -624,7 +628,7 @@ proptest! {
             }
         }
         let whole = temp.at("whole");
-        save(&table, &pool(), &whole).unwrap();
+        save(&table, pool(), &whole).unwrap();
         prop_assert_eq!(state(&loaded(&whole)), state(&table));
     }
 
@@ -643,7 +647,7 @@ proptest! {
         let table = table();
         step(&table, &[5, 5, 6], 3, limits(2, 9));
         let before = state(&table);
-        match load(&table, &pool(), &dir) {
+        match load(&table, pool(), &dir) {
             Ok(_) => {
                 let found = known(&table);
                 for record in records[1..].chunks(3).filter(|record| record[1..] != [0, 0]) {

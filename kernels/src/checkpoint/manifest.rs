@@ -318,9 +318,6 @@ mod tests {
 
     fn config() -> TableConfig {
         TableConfig {
-            name: "users".into(),
-            dim: 2,
-            capacity: 10,
             seed: u64::MAX,
             initializer: Initializer::RandomNormal {
                 mean: 0.0,
@@ -328,8 +325,7 @@ mod tests {
             },
             init_param: 0.5,
             frozen_keys: vec![i64::MIN, 3],
-            admission_sketch_bytes: 0,
-            row_storage: crate::RowStorage::default(),
+            ..TableConfig::new("users", 2, 10)
         }
     }
 

@@ -31,5 +31,5 @@ mod temp;
 mod tests;
 
 pub use format::check_slot;
-pub use reader::{load, load_chain, load_part, load_slots, Loaded, StagedLoad};
+pub use reader::{load, load_chain, load_part, Loaded, StagedLoad};
 pub use writer::{save, save_delta, Saved};

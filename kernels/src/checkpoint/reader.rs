@@ -57,21 +57,7 @@ const LOAD_KEYS: usize = 1 << 20;
 /// more rows than its capacity, unless a table of no larger one has saved them; `Io` for what the
 /// system refuses.
 pub fn load(table: &Table, pool: &Pool, dir: &Path) -> Result<u64> {
-    load_slots(table, pool, dir, &|_| true)
-}
-
-/// [`load`] of the embeddings and of the slots whose names `wanted` accepts; the files of others
-/// are not looked at. `hist_rec` is the name of the history.
-///
-/// # Errors
-/// As [`load`].
-pub fn load_slots(
-    table: &Table,
-    pool: &Pool,
-    dir: &Path,
-    wanted: &dyn Fn(&str) -> bool,
-) -> Result<u64> {
-    Ok(load_chain(table, pool, &[dir], wanted)?.rows)
+    Ok(load_chain(table, pool, &[dir], &|_| true)?.rows)
 }
 
 /// What a load has brought.
@@ -90,9 +76,10 @@ impl Loaded {
     }
 }
 
-/// [`load_slots`] of a directory and of the deltas that were saved after it, in their order: keys
-/// that a delta removes go, rows that it has not catch up by its steps of [`Adam`](crate::Adam),
-/// its rows take the place of earlier ones.
+/// [`load`] of a directory and of the deltas that were saved after it, in their order: keys that a
+/// delta removes go, rows that it has not catch up by its steps of [`Adam`](crate::Adam), its rows
+/// take the place of earlier ones. Of the slots those come whose names `wanted` accepts; the files
+/// of others are not looked at. `hist_rec` is the name of the history.
 ///
 /// # Errors
 /// As [`load`]; `InvalidArgument` if the first is a delta, or a later one is none.

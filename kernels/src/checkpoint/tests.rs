@@ -3,7 +3,7 @@
 use super::format::{key_attribute, value_attribute};
 use super::manifest::sign;
 use super::temp::Temp;
-use super::{load, load_slots, save};
+use super::{load, load_chain, save};
 use crate::{
     Ids, Initializer, Kind, LazyAdam, Pool, Result, Sgd, SlotSpec, Table, TableConfig, Target,
 };
@@ -17,18 +17,12 @@ fn pool() -> Pool {
 
 fn table(dim: usize, capacity: u64) -> Table {
     Table::new(TableConfig {
-        name: "t".into(),
-        dim,
-        capacity,
         seed: 3,
         initializer: Initializer::RandomUniform {
             min: -1.0,
             max: 1.0,
         },
-        init_param: 1.0,
-        frozen_keys: vec![],
-        admission_sketch_bytes: 0,
-        row_storage: crate::RowStorage::default(),
+        ..TableConfig::new("t", dim, capacity)
     })
     .unwrap()
 }
@@ -590,14 +584,14 @@ fn slots_that_nobody_wants_start_again() {
     fs::remove_dir_all(dir.join("LazyAdam_velocity")).unwrap();
     let other = self::table(4, 100);
     let velocity = |name: &str| name == "LazyAdam_velocity";
-    load_slots(&other, &pool(), &dir, &|name| !velocity(name)).unwrap();
+    load_chain(&other, &pool(), &[&dir], &|name| !velocity(name)).unwrap();
     let (mut one, mut two) = (table.export().unwrap(), other.export().unwrap());
     assert_eq!(one.embedding, two.embedding);
     assert_eq!(two.slots.len(), 1);
     assert_eq!(one.slots.remove(0), two.slots.remove(0));
     // A table that has the slot already starts it anew in every row.
     train(&other, &[3]);
-    load_slots(&other, &pool(), &dir, &|_| false).unwrap();
+    load_chain(&other, &pool(), &[&dir], &|_| false).unwrap();
     let found = other.export().unwrap();
     assert_eq!(found.embedding, table.export().unwrap().embedding);
     let zero = |(_, values): &(SlotSpec, Vec<f32>)| values.iter().all(|value| *value == 0.0);
@@ -622,7 +616,7 @@ fn a_file_outside_of_the_table_is_refused_by_the_name_of_its_manifest() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
     fn any_signed_manifest_loads_or_fails_cleanly(at in 0..1500_usize, bytes in "[ -~]{0,12}", insert: bool) {

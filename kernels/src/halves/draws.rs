@@ -99,7 +99,7 @@ mod tests {
     type Move = Box<dyn Fn(u64) -> u64>;
 
     /// Draws of each statistic.
-    const N: u64 = 1 << 14;
+    const N: u64 = 1 << 13;
 
     /// Where draw `at` is taken if `axis` varies, and the others stay as `round` has them.
     fn place(axis: usize, round: u64, at: u64) -> [u64; 4] {

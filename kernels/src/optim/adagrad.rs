@@ -1,10 +1,7 @@
 //! Adagrad.
 
 use super::description::{exactly, Number, Optimizer, OtherRows, Slot, LR, NOT_NEGATIVE, POSITIVE};
-use super::half_row::HalfRow;
-use super::half_update::update_half;
-use super::row::{update, RowOptimizer, Rule, SlotSpec};
-use crate::simd::Level;
+use super::row::{ByColumn, Rule};
 use crate::Result;
 
 pub(super) static ADAGRAD: Optimizer = Optimizer {
@@ -45,12 +42,7 @@ pub(super) static ADAGRAD_V2: Optimizer = Optimizer {
 };
 
 /// `a += g^2; w -= lr * g / (sqrt(a) + epsilon)`. Slot `Adagrad_accumulator` holds `a`.
-#[derive(Clone, Copy, Debug)]
-pub struct Adagrad {
-    rule: Step,
-    initial_accumulator: f32,
-    level: Level,
-}
+pub type Adagrad = ByColumn<Step, 1>;
 
 impl Adagrad {
     /// A step with learning rate `lr`; accumulators of new rows start at `initial_accumulator`.
@@ -60,26 +52,20 @@ impl Adagrad {
     /// not above 0.
     pub fn new(lr: f32, initial_accumulator: f32) -> Result<Adagrad> {
         ADAGRAD.check(&[lr, initial_accumulator])?;
-        Ok(Adagrad::made(lr, 0.0, initial_accumulator))
+        let rule = Step { lr, epsilon: 0.0 };
+        Ok(Adagrad::of(&ADAGRAD, rule).starting(initial_accumulator))
     }
 
     /// The same with `epsilon` added to the root.
     pub(super) fn with_epsilon(lr: f32, epsilon: f32, initial_accumulator: f32) -> Result<Adagrad> {
         ADAGRAD_V2.check(&[lr, epsilon, initial_accumulator])?;
-        Ok(Adagrad::made(lr, epsilon, initial_accumulator))
-    }
-
-    fn made(lr: f32, epsilon: f32, initial_accumulator: f32) -> Adagrad {
-        Adagrad {
-            rule: Step { lr, epsilon },
-            initial_accumulator,
-            level: Level::detect(),
-        }
+        let rule = Step { lr, epsilon };
+        Ok(Adagrad::of(&ADAGRAD_V2, rule).starting(initial_accumulator))
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Step {
+pub struct Step {
     lr: f32,
     epsilon: f32,
 }
@@ -90,26 +76,5 @@ impl Rule<1> for Step {
         let accum = accum + grad * grad;
         let root = accum.sqrt() + self.epsilon;
         (weight - self.lr * grad / root, [accum])
-    }
-}
-
-impl RowOptimizer for Adagrad {
-    fn slots(&self) -> Vec<SlotSpec> {
-        ADAGRAD.slots_from(self.initial_accumulator)
-    }
-
-    fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {
-        update(self.level, self.rule, row, slots, grad);
-    }
-
-    fn update_half(&self, row: &mut HalfRow<'_>, slots: &[usize], grad: &[f32]) {
-        update_half(self.level, self.rule, row, slots, grad);
-    }
-}
-
-#[cfg(test)]
-impl super::oracle::AtLevel for Adagrad {
-    fn at(self, level: Level) -> Adagrad {
-        Adagrad { level, ..self }
     }
 }

@@ -2,9 +2,8 @@
 //! Also with the weights of the batch's rows decayed, as tf.contrib.opt.AdamWOptimizer.
 
 use super::description::{exactly, Number, Optimizer, OtherRows, FINITE, POSITIVE};
-use super::half_row::HalfRow;
-use super::lazy_adam::{numbers, LazyAdam, Step, MOMENTS};
-use super::row::{update, Decay, RowOptimizer, Rule, SlotSpec};
+use super::lazy_adam::{numbers, Step, MOMENTS};
+use super::row::{ByColumn, Rule};
 use crate::Result;
 
 pub(super) static ADAM: Optimizer = Optimizer {
@@ -18,7 +17,7 @@ pub(super) static ADAM: Optimizer = Optimizer {
     slots: MOMENTS,
     ignores_zeros: false,
     other_rows: OtherRows::Move,
-    make: |numbers| Ok(Box::new(Adam(LazyAdam::of(&ADAM, exactly(numbers)?)?))),
+    make: |numbers| Ok(Box::new(Adam::made(exactly(numbers)?)?)),
 };
 
 pub(super) static ADAMW: Optimizer = Optimizer {
@@ -38,10 +37,9 @@ pub(super) static ADAMW: Optimizer = Optimizer {
     make: |numbers| Ok(Box::new(AdamW::new(exactly(numbers)?)?)),
 };
 
-/// The step of [`LazyAdam`] for rows with a gradient, and that with a gradient of zeros for all
-/// others. The slots are those of LazyAdam.
-#[derive(Clone, Copy, Debug)]
-pub struct Adam(LazyAdam);
+/// The step of [`LazyAdam`](super::LazyAdam) for rows with a gradient, and that with a gradient of
+/// zeros for all others. The slots are those of LazyAdam.
+pub type Adam = ByColumn<OfAll, 2>;
 
 impl Adam {
     /// Step `t` of the optimizer: `beta1_power` and `beta2_power` are the betas to the power of
@@ -58,36 +56,29 @@ impl Adam {
         beta1_power: f32,
         beta2_power: f32,
     ) -> Result<Adam> {
-        let numbers = [lr, beta1_power, beta2_power, beta1, beta2, epsilon];
-        LazyAdam::of(&ADAM, numbers).map(Adam)
+        Adam::made([lr, beta1_power, beta2_power, beta1, beta2, epsilon])
+    }
+
+    fn made(numbers: [f32; 6]) -> Result<Adam> {
+        ADAM.check(&numbers)?;
+        let step = Step::new(numbers);
+        Ok(Adam::of(&ADAM, OfAll(step)).decaying(step.decay(true)))
     }
 }
 
-impl RowOptimizer for Adam {
-    fn slots(&self) -> Vec<SlotSpec> {
-        self.0.slots()
-    }
+#[derive(Clone, Copy, Debug)]
+pub struct OfAll(Step);
 
-    fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {
-        self.0.update(row, slots, grad);
-    }
-
-    fn update_half(&self, row: &mut HalfRow<'_>, slots: &[usize], grad: &[f32]) {
-        self.0.update_half(row, slots, grad);
-    }
-
-    fn decay(&self) -> Option<Decay> {
-        Some(self.0.decay(true))
+impl Rule<2> for OfAll {
+    #[inline(always)]
+    fn step(self, weight: f32, moments: [f32; 2], grad: f32) -> (f32, [f32; 2]) {
+        self.0.step(weight, moments, grad)
     }
 }
 
 /// The step of [`Adam`], with the weights of rows that have a gradient decayed before it
 /// ([Loshchilov and Hutter](https://arxiv.org/abs/1711.05101), algorithm 2).
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AdamW {
-    adam: LazyAdam,
-    change: f32,
-}
+pub(super) type AdamW = ByColumn<Decayed, 2>;
 
 impl AdamW {
     /// A step with the numbers of [`ADAMW`] in their order.
@@ -97,13 +88,13 @@ impl AdamW {
     pub(super) fn new(numbers: [f32; 7]) -> Result<AdamW> {
         ADAMW.check(&numbers)?;
         let [of_adam @ .., change] = numbers;
-        let adam = LazyAdam::of(&ADAMW, of_adam)?;
-        Ok(AdamW { adam, change })
+        let adam = Step::new(of_adam);
+        Ok(AdamW::of(&ADAMW, Decayed { adam, change }).decaying(adam.decay(true)))
     }
 }
 
-#[derive(Clone, Copy)]
-struct Decayed {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Decayed {
     adam: Step,
     change: f32,
 }
@@ -113,41 +104,5 @@ impl Rule<2> for Decayed {
     fn step(self, weight: f32, moments: [f32; 2], grad: f32) -> (f32, [f32; 2]) {
         let weight = weight + self.change * weight;
         self.adam.step(weight, moments, grad)
-    }
-}
-
-impl RowOptimizer for AdamW {
-    fn slots(&self) -> Vec<SlotSpec> {
-        self.adam.slots()
-    }
-
-    fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {
-        let &AdamW { adam, change } = self;
-        let rule = Decayed {
-            adam: adam.rule,
-            change,
-        };
-        update(adam.level, rule, row, slots, grad);
-    }
-
-    fn decay(&self) -> Option<Decay> {
-        Some(self.adam.decay(true))
-    }
-}
-
-#[cfg(test)]
-impl super::oracle::AtLevel for Adam {
-    fn at(self, level: crate::simd::Level) -> Adam {
-        Adam(self.0.at(level))
-    }
-}
-
-#[cfg(test)]
-impl super::oracle::AtLevel for AdamW {
-    fn at(self, level: crate::simd::Level) -> AdamW {
-        AdamW {
-            adam: self.adam.at(level),
-            ..self
-        }
     }
 }

@@ -3,8 +3,7 @@
 use super::description::{
     exactly, Number, Optimizer, OtherRows, Slot, BELOW_ONE, FRACTION, LR, NOT_NEGATIVE,
 };
-use super::row::{update, RowOptimizer, Rule, SlotSpec};
-use crate::simd::Level;
+use super::row::{ByColumn, Rule};
 use crate::Result;
 
 pub(super) static ADAMAX: Optimizer = Optimizer {
@@ -34,14 +33,10 @@ pub(super) static ADAMAX: Optimizer = Optimizer {
 /// `m = beta1 m + (1 - beta1) g; u = max(beta2 u, |g|); w -= lr / (1 - beta1^t) m / (u + epsilon)`
 /// ([Kingma and Ba](https://arxiv.org/abs/1412.6980), section 7.1). Slots `AdaMax_momentum` (m) and
 /// `AdaMax_infinity_norm` (u) start at 0.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AdaMax {
-    rule: Step,
-    level: Level,
-}
+pub(super) type AdaMax = ByColumn<Step, 2>;
 
 #[derive(Clone, Copy, Debug)]
-struct Step {
+pub(super) struct Step {
     lr_t: f32,
     beta1: f32,
     rest1: f32,
@@ -64,10 +59,7 @@ impl AdaMax {
             beta2,
             epsilon,
         };
-        Ok(AdaMax {
-            rule,
-            level: Level::detect(),
-        })
+        Ok(AdaMax::of(&ADAMAX, rule))
     }
 }
 
@@ -79,22 +71,5 @@ impl Rule<2> for Step {
         let u = if decayed < size { size } else { decayed };
         let weight = weight - self.lr_t * (m / (u + self.epsilon));
         (weight, [m, u])
-    }
-}
-
-impl RowOptimizer for AdaMax {
-    fn slots(&self) -> Vec<SlotSpec> {
-        ADAMAX.slots_from(0.0)
-    }
-
-    fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {
-        update(self.level, self.rule, row, slots, grad);
-    }
-}
-
-#[cfg(test)]
-impl super::oracle::AtLevel for AdaMax {
-    fn at(self, level: Level) -> AdaMax {
-        AdaMax { level, ..self }
     }
 }

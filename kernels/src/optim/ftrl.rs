@@ -3,7 +3,7 @@
 use super::description::{
     exactly, Number, Optimizer, OtherRows, Slot, NOT_NEGATIVE, NOT_POSITIVE, POSITIVE,
 };
-use super::row::{update, RowOptimizer, Rule, SlotSpec};
+use super::row::{ByColumn, RowOptimizer, Rule};
 use crate::simd::Level;
 use crate::{Error, Result};
 
@@ -36,11 +36,7 @@ pub(super) static FTRL: Optimizer = Optimizer {
     ],
     ignores_zeros: false,
     other_rows: OtherRows::Stay,
-    make: |numbers| {
-        let [lr, lr_power, initial_accumulator, l1, l2, l2_shrinkage] = exactly(numbers)?;
-        let step = Ftrl::new(lr, lr_power, initial_accumulator, l1, l2, l2_shrinkage)?;
-        Ok(Box::new(step))
-    },
+    make: |numbers| ftrl(exactly(numbers)?, Level::detect()),
 };
 
 /// With `p = -lr_power`, `a' = a + g^2` and `h = g + 2 l2_shrinkage w`:
@@ -49,44 +45,28 @@ pub(super) static FTRL: Optimizer = Optimizer {
 /// Slots: `Ftrl_accum` holds `a`, `Ftrl_linear` holds `z`. Shrinkage pulls at the weights and
 /// leaves the accumulator alone, as in TensorFlow's `SparseApplyFtrlV2`. Only `lr_power` -0.5 is
 /// fast: others need a power function per column.
-#[derive(Clone, Copy, Debug)]
-pub struct Ftrl {
-    rule: Step,
-    initial_accumulator: f32,
-    level: Level,
-}
-
-impl Ftrl {
-    /// A step with learning rate `lr`; accumulators of new rows start at `initial_accumulator`.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if an argument is not finite, `lr` is not above 0 (it divides), `lr_power`
-    /// is above 0, or another argument is negative.
-    pub fn new(
-        lr: f32,
-        lr_power: f32,
-        initial_accumulator: f32,
-        l1: f32,
-        l2: f32,
-        l2_shrinkage: f32,
-    ) -> Result<Ftrl> {
-        FTRL.check(&[lr, lr_power, initial_accumulator, l1, l2, l2_shrinkage])?;
-        if !lr.is_normal() {
-            return Err(Error::invalid("ftrl: lr is too small to divide by").with("lr", lr));
-        }
-        let rule = Step {
-            lr,
-            power: -lr_power,
-            l1,
-            twice_l2: 2.0 * l2,
-            pull: 2.0 * l2_shrinkage,
-        };
-        Ok(Ftrl {
-            rule,
-            initial_accumulator,
-            level: Level::detect(),
-        })
+///
+/// # Errors
+/// `InvalidArgument` if a number is out of its range, or `lr` is too small to divide by.
+pub(super) fn ftrl(numbers: [f32; 6], level: Level) -> Result<Box<dyn RowOptimizer>> {
+    FTRL.check(&numbers)?;
+    let [lr, lr_power, start, l1, l2, l2_shrinkage] = numbers;
+    if !lr.is_normal() {
+        return Err(Error::invalid("ftrl: lr is too small to divide by").with("lr", lr));
     }
+    let step = Step {
+        lr,
+        power: -lr_power,
+        l1,
+        twice_l2: 2.0 * l2,
+        pull: 2.0 * l2_shrinkage,
+    };
+    if lr_power == -0.5 {
+        let step = ByColumn::of(&FTRL, Sqrt(step));
+        return Ok(Box::new(step.starting(start).at(level)));
+    }
+    let step = ByColumn::of(&FTRL, Power(step));
+    Ok(Box::new(step.starting(start).at(level)))
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -139,26 +119,5 @@ impl Rule<2> for Power {
     fn step(self, weight: f32, slots: [f32; 2], grad: f32) -> (f32, [f32; 2]) {
         let power = self.0.power;
         self.0.with(|accum| accum.powf(power), weight, slots, grad)
-    }
-}
-
-impl RowOptimizer for Ftrl {
-    fn slots(&self) -> Vec<SlotSpec> {
-        FTRL.slots_from(self.initial_accumulator)
-    }
-
-    fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {
-        if self.rule.power == 0.5 {
-            update(self.level, Sqrt(self.rule), row, slots, grad);
-        } else {
-            update(self.level, Power(self.rule), row, slots, grad);
-        }
-    }
-}
-
-#[cfg(test)]
-impl super::oracle::AtLevel for Ftrl {
-    fn at(self, level: Level) -> Ftrl {
-        Ftrl { level, ..self }
     }
 }

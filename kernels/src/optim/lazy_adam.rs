@@ -3,10 +3,7 @@
 use super::description::{
     exactly, Number, Optimizer, OtherRows, Range, Slot, BELOW_ONE, FRACTION, LR, NOT_NEGATIVE,
 };
-use super::half_row::HalfRow;
-use super::half_update::update_half;
-use super::row::{update, Decay, RowOptimizer, Rule, SlotSpec};
-use crate::simd::Level;
+use super::row::{ByColumn, Decay, Rule};
 use crate::Result;
 
 /// m and v. A checkpoint of either form of Adam goes on in the other.
@@ -24,7 +21,7 @@ pub(super) static LAZY_ADAM: Optimizer = Optimizer {
     slots: MOMENTS,
     ignores_zeros: false,
     other_rows: OtherRows::Stay,
-    make: |numbers| Ok(Box::new(LazyAdam::of(&LAZY_ADAM, exactly(numbers)?)?)),
+    make: |numbers| Ok(Box::new(LazyAdam::made(exactly(numbers)?)?)),
 };
 
 /// The numbers of both forms of Adam.
@@ -46,11 +43,7 @@ pub(super) const fn numbers(epsilon: Range) -> [Number; 6] {
 /// `m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; w -= lr_t m / (sqrt(|v|) +
 /// epsilon)` with `lr_t = lr sqrt(1 - beta2^t) / (1 - beta1^t)`. Slots `LazyAdam_momentum` (m) and
 /// `LazyAdam_velocity` (v) start at 0.
-#[derive(Clone, Copy, Debug)]
-pub struct LazyAdam {
-    pub(super) rule: Step,
-    pub(super) level: Level,
-}
+pub type LazyAdam = ByColumn<Step, 2>;
 
 impl LazyAdam {
     /// Step `t` of the optimizer: `beta1_power` and `beta2_power` are the betas to the power of
@@ -67,41 +60,18 @@ impl LazyAdam {
         beta1_power: f32,
         beta2_power: f32,
     ) -> Result<LazyAdam> {
-        let numbers = [lr, beta1_power, beta2_power, beta1, beta2, epsilon];
-        LazyAdam::of(&LAZY_ADAM, numbers)
+        LazyAdam::made([lr, beta1_power, beta2_power, beta1, beta2, epsilon])
     }
 
-    /// A step of the numbers of a form of Adam, in their order.
-    pub(super) fn of(form: &Optimizer, numbers: [f32; 6]) -> Result<LazyAdam> {
-        form.check(&numbers)?;
-        Ok(LazyAdam {
-            rule: Step::new(numbers),
-            level: Level::detect(),
-        })
-    }
-
-    /// What the step does to rows without a gradient, in the form that moves these, too, or in the
-    /// one in which only their moments decay.
-    pub(super) fn decay(&self, moves: bool) -> Decay {
-        // Numbers that move no row are those of any other such step, also in a delta's file.
-        let (epsilon, lr) = if moves {
-            (self.rule.epsilon, self.rule.lr_t)
-        } else {
-            (1.0, 0.0)
-        };
-        Decay {
-            beta1: self.rule.beta1,
-            beta2: self.rule.beta2,
-            epsilon,
-            lr,
-            moves,
-        }
+    fn made(numbers: [f32; 6]) -> Result<LazyAdam> {
+        LAZY_ADAM.check(&numbers)?;
+        Ok(LazyAdam::of(&LAZY_ADAM, Step::new(numbers)))
     }
 }
 
 /// A step of Adam in a row that has a gradient.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
+pub struct Step {
     pub(super) lr_t: f32,
     pub(super) beta1: f32,
     pub(super) beta2: f32,
@@ -122,9 +92,25 @@ impl Step {
             epsilon,
         }
     }
-}
 
-impl Step {
+    /// What the step does to rows without a gradient, in the form that moves these, too, or in the
+    /// one in which only their moments decay.
+    pub(super) fn decay(&self, moves: bool) -> Decay {
+        // Numbers that move no row are those of any other such step, also in a delta's file.
+        let (epsilon, lr) = if moves {
+            (self.epsilon, self.lr_t)
+        } else {
+            (1.0, 0.0)
+        };
+        Decay {
+            beta1: self.beta1,
+            beta2: self.beta2,
+            epsilon,
+            lr,
+            moves,
+        }
+    }
+
     /// The new moments.
     #[inline(always)]
     pub(super) fn moments(self, [m, v]: [f32; 2], grad: f32) -> [f32; 2] {
@@ -140,26 +126,5 @@ impl Rule<2> for Step {
         let [m, v] = self.moments(moments, grad);
         let weight = weight - self.lr_t * m / (v.abs().sqrt() + self.epsilon);
         (weight, [m, v])
-    }
-}
-
-impl RowOptimizer for LazyAdam {
-    fn slots(&self) -> Vec<SlotSpec> {
-        LAZY_ADAM.slots_from(0.0)
-    }
-
-    fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {
-        update(self.level, self.rule, row, slots, grad);
-    }
-
-    fn update_half(&self, row: &mut HalfRow<'_>, slots: &[usize], grad: &[f32]) {
-        update_half(self.level, self.rule, row, slots, grad);
-    }
-}
-
-#[cfg(test)]
-impl super::oracle::AtLevel for LazyAdam {
-    fn at(self, level: Level) -> LazyAdam {
-        LazyAdam { level, ..self }
     }
 }

@@ -13,7 +13,7 @@
 //! Betas for which the series does not get as far replay the steps one by one.
 
 use super::row::Decay;
-use crate::simd::{Level, Vectorized};
+use crate::simd::{in_blocks, Level, Vectorized};
 
 /// Terms of the series.
 const TERMS: usize = 5;
@@ -24,9 +24,6 @@ const LEFT_OUT: f64 = 1e-7;
 /// Steps are left out of which all together move a row by less than so large a part of what the
 /// first one does, at an even learning rate.
 const TAIL: f64 = 1e-10;
-
-/// Columns that are worked on at once.
-const BLOCK: usize = 16;
 
 /// Steps with the same betas and epsilon, for rows that have missed all of them.
 #[derive(Clone, Debug)]
@@ -343,15 +340,7 @@ impl Vectorized for CatchUp<'_> {
 
     #[inline(always)]
     fn run(mut self) {
-        let (dim, mut at) = (self.weights.len(), 0);
-        while at + BLOCK <= dim {
-            self.block::<BLOCK>(at);
-            at += BLOCK;
-        }
-        while at < dim {
-            self.block::<1>(at);
-            at += 1;
-        }
+        in_blocks!(self.weights.len(), [16], (at, N) => self.block::<N>(at));
     }
 }
 
@@ -375,14 +364,6 @@ impl Vectorized for Embedding<'_> {
 
     #[inline(always)]
     fn run(mut self) {
-        let (dim, mut at) = (self.weights.len(), 0);
-        while at + BLOCK <= dim {
-            self.block::<BLOCK>(at);
-            at += BLOCK;
-        }
-        while at < dim {
-            self.block::<1>(at);
-            at += 1;
-        }
+        in_blocks!(self.weights.len(), [16], (at, N) => self.block::<N>(at));
     }
 }

@@ -4,8 +4,8 @@
 use super::description::{
     exactly, Number, Optimizer, OtherRows, BELOW_ONE, FRACTION, LR, NOT_NEGATIVE,
 };
-use super::lazy_adam::{numbers, LazyAdam, Step, MOMENTS};
-use super::row::{update, Decay, RowOptimizer, Rule, SlotSpec};
+use super::lazy_adam::{numbers, Step, MOMENTS};
+use super::row::{ByColumn, Rule};
 use crate::Result;
 
 pub(super) static NADAM: Optimizer = Optimizer {
@@ -57,13 +57,7 @@ pub(super) static SCHEDULED_NADAM: Optimizer = Optimizer {
 /// `m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; w -= lr_t (a g + b m) / (sqrt(|c
 /// v|) + epsilon)` with the numbers a, b and c of the step ([Dozat](
 /// http://cs229.stanford.edu/proj2015/054_report.pdf), algorithm 8).
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Nadam {
-    adam: LazyAdam,
-    of_grad: f32,
-    of_m: f32,
-    of_v: f32,
-}
+pub(super) type Nadam = ByColumn<Nesterov, 2>;
 
 impl Nadam {
     /// A step with the numbers of [`NADAM`] in their order.
@@ -71,13 +65,15 @@ impl Nadam {
     /// # Errors
     /// `InvalidArgument` if a number is out of its range.
     pub(super) fn new(numbers: [f32; 6]) -> Result<Nadam> {
-        let adam = LazyAdam::of(&NADAM, numbers)?;
-        Ok(Nadam {
+        NADAM.check(&numbers)?;
+        let adam = Step::new(numbers);
+        let rule = Nesterov {
             adam,
-            of_grad: adam.rule.rest1,
-            of_m: adam.rule.beta1,
+            of_grad: adam.rest1,
+            of_m: adam.beta1,
             of_v: 1.0,
-        })
+        };
+        Ok(Nadam::of(&NADAM, rule).decaying(adam.decay(false)))
     }
 
     /// A step with the numbers of [`SCHEDULED_NADAM`] in their order.
@@ -88,17 +84,19 @@ impl Nadam {
         SCHEDULED_NADAM.check(&numbers)?;
         let [lr, beta1, beta2, epsilon, momentum, next_momentum, schedule, next_schedule, power] =
             numbers;
-        Ok(Nadam {
-            adam: LazyAdam::of(&NADAM, [lr, 0.0, 0.0, beta1, beta2, epsilon])?,
+        let adam = Step::new([lr, 0.0, 0.0, beta1, beta2, epsilon]);
+        let rule = Nesterov {
+            adam,
             of_grad: (1.0 - momentum) / (1.0 - schedule),
             of_m: next_momentum / (1.0 - next_schedule),
             of_v: 1.0 / (1.0 - power),
-        })
+        };
+        Ok(Nadam::of(&SCHEDULED_NADAM, rule).decaying(adam.decay(false)))
     }
 }
 
-#[derive(Clone, Copy)]
-struct Nesterov {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nesterov {
     adam: Step,
     of_grad: f32,
     of_m: f32,
@@ -113,41 +111,5 @@ impl Rule<2> for Nesterov {
         let above = adam.lr_t * (self.of_grad * grad + self.of_m * m);
         let weight = weight - above / ((self.of_v * v).abs().sqrt() + adam.epsilon);
         (weight, [m, v])
-    }
-}
-
-impl RowOptimizer for Nadam {
-    fn slots(&self) -> Vec<SlotSpec> {
-        self.adam.slots()
-    }
-
-    fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {
-        let &Nadam {
-            adam,
-            of_grad,
-            of_m,
-            of_v,
-        } = self;
-        let rule = Nesterov {
-            adam: adam.rule,
-            of_grad,
-            of_m,
-            of_v,
-        };
-        update(adam.level, rule, row, slots, grad);
-    }
-
-    fn decay(&self) -> Option<Decay> {
-        Some(self.adam.decay(false))
-    }
-}
-
-#[cfg(test)]
-impl super::oracle::AtLevel for Nadam {
-    fn at(self, level: crate::simd::Level) -> Nadam {
-        Nadam {
-            adam: self.adam.at(level),
-            ..self
-        }
     }
 }

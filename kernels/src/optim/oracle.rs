@@ -3,16 +3,11 @@
 
 use super::adam::AdamW;
 use super::adamax::AdaMax;
+use super::ftrl::ftrl;
 use super::nadam::Nadam;
-use super::rmsprop::RmsProp;
+use super::rmsprop::{Centered, RmsProp};
 use super::*;
 use crate::simd::{Isa, Level};
-
-/// An optimizer that can be compiled for a chosen level.
-pub(super) trait AtLevel: Sized {
-    /// The same optimizer at `level`.
-    fn at(self, level: Level) -> Self;
-}
 
 /// One column with up to three slots, as `[weight, slot ..]`, and step number `t` from 1.
 type Naive<'a> = Box<dyn Fn([f64; 4], f64, i32) -> [f64; 4] + 'a>;
@@ -164,11 +159,7 @@ pub(super) fn cases() -> Vec<Case> {
             name: "ftrl",
             at: Box::new(move |_, level| {
                 let [power, l1, l2, shrinkage] = [power, l1, l2, shrinkage].map(|x: f64| x as f32);
-                Box::new(
-                    Ftrl::new(0.5, power, 0.1, l1, l2, shrinkage)
-                        .unwrap()
-                        .at(level),
-                )
+                ftrl([0.5, power, 0.1, l1, l2, shrinkage], level).unwrap()
             }),
             naive: Box::new(move |[w, a, z, _], g, _| {
                 let next = a + g * g;
@@ -192,7 +183,10 @@ pub(super) fn cases() -> Vec<Case> {
             },
             at: Box::new(move |_, level| {
                 let numbers = [0.01, 0.9, momentum as f32, 1e-3, 1.0];
-                Box::new(RmsProp::new(numbers, centered).unwrap().at(level))
+                match centered {
+                    true => Box::new(Centered::new(numbers).unwrap().at(level)),
+                    false => Box::new(RmsProp::new(numbers).unwrap().at(level)),
+                }
             }),
             naive: Box::new(move |[w, s, second, third], g, _| {
                 let s = 0.9 * s + 0.1 * g * g;
@@ -359,14 +353,17 @@ fn tensorflows_own_test_values_come_out() {
         )
     };
     let ftrl = |power, l1, l2, shrinkage| -> Box<dyn Fn(i32) -> Box<dyn RowOptimizer>> {
-        Box::new(move |_| Box::new(Ftrl::new(3.0, power, 0.1, l1, l2, shrinkage).unwrap()))
+        Box::new(move |_| ftrl([3.0, power, 0.1, l1, l2, shrinkage], Level::detect()).unwrap())
     };
     let momentum = |nesterov| -> Box<dyn Fn(i32) -> Box<dyn RowOptimizer>> {
         Box::new(move |_| Box::new(Momentum::new(2.0, 0.9, nesterov).unwrap()))
     };
     let rmsprop = |momentum, epsilon, centered| -> Box<dyn Fn(i32) -> Box<dyn RowOptimizer>> {
         let numbers = [2.0, 0.9, momentum, epsilon, 1.0];
-        Box::new(move |_| Box::new(RmsProp::new(numbers, centered).unwrap()))
+        Box::new(move |_| match centered {
+            true => Box::new(Centered::new(numbers).unwrap()),
+            false => Box::new(RmsProp::new(numbers).unwrap()),
+        })
     };
     type At = Box<dyn Fn(i32) -> Box<dyn RowOptimizer>>;
     type Golden<'a> = (At, i32, [f32; 4], [f32; 4], [f32; 4], &'a [[f32; 4]]);
@@ -585,45 +582,48 @@ fn wrong_hyperparameters_are_refused_by_name_and_value() {
             "beta2_power",
         ),
         (
-            Ftrl::new(0.0, -0.5, 0.1, 0.0, 0.0, 0.0).err(),
+            ftrl([0.0, -0.5, 0.1, 0.0, 0.0, 0.0], Level::detect()).err(),
             "ftrl: lr must be finite and above 0",
         ),
         (
-            Ftrl::new(1e-40, -0.5, 0.1, 0.0, 0.0, 0.0).err(),
+            ftrl([1e-40, -0.5, 0.1, 0.0, 0.0, 0.0], Level::detect()).err(),
             "lr is too small",
         ),
         (
-            Ftrl::new(0.1, 0.5, 0.1, 0.0, 0.0, 0.0).err(),
+            ftrl([0.1, 0.5, 0.1, 0.0, 0.0, 0.0], Level::detect()).err(),
             "lr_power=0.5",
         ),
         (
-            Ftrl::new(0.1, -0.5, -0.1, 0.0, 0.0, 0.0).err(),
+            ftrl([0.1, -0.5, -0.1, 0.0, 0.0, 0.0], Level::detect()).err(),
             "initial_accumulator",
         ),
-        (Ftrl::new(0.1, -0.5, 0.1, -1.0, 0.0, 0.0).err(), "l1=-1"),
-        (Ftrl::new(0.1, -0.5, 0.1, 0.0, nan, 0.0).err(), "l2=NaN"),
         (
-            Ftrl::new(0.1, -0.5, 0.1, 0.0, 0.0, -2.0).err(),
+            ftrl([0.1, -0.5, 0.1, -1.0, 0.0, 0.0], Level::detect()).err(),
+            "l1=-1",
+        ),
+        (
+            ftrl([0.1, -0.5, 0.1, 0.0, nan, 0.0], Level::detect()).err(),
+            "l2=NaN",
+        ),
+        (
+            ftrl([0.1, -0.5, 0.1, 0.0, 0.0, -2.0], Level::detect()).err(),
             "l2_shrinkage=-2",
         ),
         (
-            RmsProp::new([-0.1, 0.9, 0.0, 1e-10, 1.0], false).err(),
+            RmsProp::new([-0.1, 0.9, 0.0, 1e-10, 1.0]).err(),
             "rmsprop: lr must be finite and not negative (lr=-0.1)",
         ),
         (
-            RmsProp::new([0.1, 1.5, 0.0, 1e-10, 1.0], true).err(),
+            Centered::new([0.1, 1.5, 0.0, 1e-10, 1.0]).err(),
             "centered_rmsprop: decay must lie in [0, 1] (decay=1.5)",
         ),
         (
-            RmsProp::new([0.1, 0.9, nan, 1e-10, 1.0], false).err(),
+            RmsProp::new([0.1, 0.9, nan, 1e-10, 1.0]).err(),
             "momentum=NaN",
         ),
+        (RmsProp::new([0.1, 0.9, 0.0, -1.0, 1.0]).err(), "epsilon=-1"),
         (
-            RmsProp::new([0.1, 0.9, 0.0, -1.0, 1.0], false).err(),
-            "epsilon=-1",
-        ),
-        (
-            RmsProp::new([0.1, 0.9, 0.0, 1e-10, -1.0], true).err(),
+            Centered::new([0.1, 0.9, 0.0, 1e-10, -1.0]).err(),
             "initial_rms=-1",
         ),
         (
@@ -662,10 +662,10 @@ fn slot_names_are_those_of_checkpoints() {
         LazyAdam::new(0.1, 0.9, 0.99, 1e-8, 0.9, 0.99)
             .unwrap()
             .slots(),
-        Ftrl::new(0.1, -0.5, 0.1, 0.0, 0.0, 0.0).unwrap().slots(),
-        RmsProp::new([0.1, 0.9, 0.0, 1e-10, 1.0], true)
+        ftrl([0.1, -0.5, 0.1, 0.0, 0.0, 0.0], Level::detect())
             .unwrap()
             .slots(),
+        Centered::new([0.1, 0.9, 0.0, 1e-10, 1.0]).unwrap().slots(),
         AdaMax::new([0.1, 0.9, 0.9, 0.9, 0.1]).unwrap().slots(),
     ]
     .into_iter()

@@ -3,8 +3,7 @@
 use super::description::{
     exactly, Number, Optimizer, OtherRows, Slot, FINITE, FRACTION, LR, NOT_NEGATIVE,
 };
-use super::row::{update, RowOptimizer, Rule, SlotSpec};
-use crate::simd::Level;
+use super::row::{ByColumn, Rule};
 use crate::Result;
 
 const NUMBERS: &[Number] = &[
@@ -26,7 +25,7 @@ pub(super) static RMSPROP: Optimizer = Optimizer {
     slots: &[RMS, MOMENTUM],
     ignores_zeros: false,
     other_rows: OtherRows::Stay,
-    make: |numbers| Ok(Box::new(RmsProp::new(exactly(numbers)?, false)?)),
+    make: |numbers| Ok(Box::new(RmsProp::new(exactly(numbers)?)?)),
 };
 
 pub(super) static CENTERED_RMSPROP: Optimizer = Optimizer {
@@ -38,7 +37,7 @@ pub(super) static CENTERED_RMSPROP: Optimizer = Optimizer {
     slots: &[RMS, Slot::zeros("RMSProp_mg"), MOMENTUM],
     ignores_zeros: false,
     other_rows: OtherRows::Stay,
-    make: |numbers| Ok(Box::new(RmsProp::new(exactly(numbers)?, true)?)),
+    make: |numbers| Ok(Box::new(Centered::new(exactly(numbers)?)?)),
 };
 
 /// `s = decay s + (1 - decay) g^2; a = momentum a + lr g / sqrt(s + epsilon); w -= a`; centered,
@@ -46,48 +45,36 @@ pub(super) static CENTERED_RMSPROP: Optimizer = Optimizer {
 ///
 /// Slots: `RMSProp_rms` holds `s`, `RMSProp_mg` holds `c` and `RMSProp_momentum` holds `a`. Where
 /// rounding makes what is under the root negative, the row becomes not-a-number, as in TensorFlow.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RmsProp {
-    rule: Step,
-    centered: bool,
-    initial_rms: f32,
-    level: Level,
-}
+pub(super) type RmsProp = ByColumn<Step, 2>;
 
 impl RmsProp {
     /// A step with the numbers of [`RMSPROP`] in their order.
     ///
     /// # Errors
     /// `InvalidArgument` if a number is out of its range.
-    pub(super) fn new(numbers: [f32; 5], centered: bool) -> Result<RmsProp> {
-        RmsProp::optimizer(centered).check(&numbers)?;
-        let [lr, decay, momentum, epsilon, initial_rms] = numbers;
-        let rule = Step {
-            lr,
-            decay,
-            rest: 1.0 - decay,
-            momentum,
-            epsilon,
-        };
-        Ok(RmsProp {
-            rule,
-            centered,
-            initial_rms,
-            level: Level::detect(),
-        })
+    pub(super) fn new(numbers: [f32; 5]) -> Result<RmsProp> {
+        RMSPROP.check(&numbers)?;
+        Ok(RmsProp::of(&RMSPROP, Step::new(numbers)).starting(numbers[4]))
     }
+}
 
-    fn optimizer(centered: bool) -> &'static Optimizer {
-        if centered {
-            &CENTERED_RMSPROP
-        } else {
-            &RMSPROP
-        }
+/// [`RmsProp`] in the centered form.
+pub(super) type Centered = ByColumn<CenteredStep, 3>;
+
+impl Centered {
+    /// A step with the numbers of [`CENTERED_RMSPROP`] in their order.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a number is out of its range.
+    pub(super) fn new(numbers: [f32; 5]) -> Result<Centered> {
+        CENTERED_RMSPROP.check(&numbers)?;
+        let rule = CenteredStep(Step::new(numbers));
+        Ok(Centered::of(&CENTERED_RMSPROP, rule).starting(numbers[4]))
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Step {
+pub(super) struct Step {
     lr: f32,
     decay: f32,
     rest: f32,
@@ -96,6 +83,16 @@ struct Step {
 }
 
 impl Step {
+    fn new([lr, decay, momentum, epsilon, _]: [f32; 5]) -> Step {
+        Step {
+            lr,
+            decay,
+            rest: 1.0 - decay,
+            momentum,
+            epsilon,
+        }
+    }
+
     /// The new average of squares.
     #[inline(always)]
     fn squares(self, rms: f32, grad: f32) -> f32 {
@@ -118,37 +115,16 @@ impl Rule<2> for Step {
     }
 }
 
-#[derive(Clone, Copy)]
-struct Centered(Step);
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CenteredStep(Step);
 
-impl Rule<3> for Centered {
+impl Rule<3> for CenteredStep {
     #[inline(always)]
     fn step(self, weight: f32, [rms, mean, moved]: [f32; 3], grad: f32) -> (f32, [f32; 3]) {
-        let Centered(step) = self;
+        let CenteredStep(step) = self;
         let rms = step.squares(rms, grad);
         let mean = mean * step.decay + grad * step.rest;
         let moved = step.moved(moved, rms + step.epsilon - mean * mean, grad);
         (weight - moved, [rms, mean, moved])
-    }
-}
-
-impl RowOptimizer for RmsProp {
-    fn slots(&self) -> Vec<SlotSpec> {
-        RmsProp::optimizer(self.centered).slots_from(self.initial_rms)
-    }
-
-    fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {
-        if self.centered {
-            update(self.level, Centered(self.rule), row, slots, grad);
-        } else {
-            update(self.level, self.rule, row, slots, grad);
-        }
-    }
-}
-
-#[cfg(test)]
-impl super::oracle::AtLevel for RmsProp {
-    fn at(self, level: Level) -> RmsProp {
-        RmsProp { level, ..self }
     }
 }

@@ -203,20 +203,6 @@ impl Rule<1> for AdamRule {
 }
 
 #[cfg(test)]
-impl super::oracle::AtLevel for RowwiseAdagrad {
-    fn at(self, level: Level) -> RowwiseAdagrad {
-        RowwiseAdagrad { level, ..self }
-    }
-}
-
-#[cfg(test)]
-impl super::oracle::AtLevel for RowwiseAdam {
-    fn at(self, level: Level) -> RowwiseAdam {
-        RowwiseAdam { level, ..self }
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::super::half_update::tests::expect_bits_of_floats;
     use super::*;

@@ -1,6 +1,6 @@
 //! The arguments and results of a table's verbs.
 
-use crate::{Bags, Ids, SlotSpec, TableConfig};
+use crate::{Ids, SlotSpec, TableConfig};
 
 /// The rows an update is for.
 #[derive(Clone, Copy, Debug)]
@@ -24,30 +24,6 @@ impl Target<'_> {
     /// Whether it takes none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-}
-
-/// The gradients of one lookup: one for each of its ids, or of its bags.
-#[derive(Clone, Copy, Debug)]
-pub struct LookupGradients<'a> {
-    /// Those of its distinct keys `(u)`, as [`Table::id_offset`](crate::Table::id_offset) gave
-    /// them; they may repeat, -1 and 0 are skipped.
-    pub offsets: &'a [i64],
-    /// For each id its place in `offsets`, `(n)`; -1 is skipped.
-    pub inverse: &'a [i32],
-    /// The gradients `(n, dim)`, of a pooled lookup `(b, dim)`.
-    pub grads: &'a [f32],
-    /// The bags of a pooled lookup.
-    pub bags: Option<Bags<'a>>,
-}
-
-impl LookupGradients<'_> {
-    /// How many gradients it takes.
-    pub(super) fn len(&self) -> usize {
-        match self.bags {
-            None => self.inverse.len(),
-            Some(bags) => bags.len(),
-        }
     }
 }
 

@@ -62,6 +62,21 @@ pub struct RowStorage {
 }
 
 impl TableConfig {
+    /// A table of float32 rows that start at zeros, with seed 0, no frozen key and exact counters.
+    pub fn new(name: impl Into<String>, dim: usize, capacity: u64) -> TableConfig {
+        TableConfig {
+            name: name.into(),
+            dim,
+            capacity,
+            seed: 0,
+            initializer: Initializer::Zeros,
+            init_param: 1.0,
+            frozen_keys: Vec::new(),
+            row_storage: RowStorage::default(),
+            admission_sketch_bytes: 0,
+        }
+    }
+
     /// Checks every setting.
     ///
     /// # Errors
@@ -157,15 +172,9 @@ mod tests {
     #[test]
     fn first_values_that_float32_cannot_hold_are_refused() {
         let config = |initializer, init_param| TableConfig {
-            name: "users".to_owned(),
-            dim: 1,
-            capacity: 1,
-            seed: 0,
             initializer,
             init_param,
-            frozen_keys: Vec::new(),
-            admission_sketch_bytes: 0,
-            row_storage: RowStorage::default(),
+            ..TableConfig::new("users", 1, 1)
         };
         let value = 3e38;
         for (initializer, most) in [

@@ -49,7 +49,8 @@ pub(super) fn places(tables: &[OneTable<'_>], members: usize) -> Vec<usize> {
 
 /// Calls `work` once with each item, of which `cost` tells how much work it is: ids or gradients.
 ///
-/// An item that is more than half of one thread's share is worked on alone, with the whole pool.
+/// An item that is more than half of one thread's share, or the only one, is worked on alone, with
+/// the whole pool.
 /// The others are dealt to the threads, the largest first; each is worked on by one thread, with a
 /// pool of that thread alone. A group with little work stays on the caller's thread.
 pub(super) fn each<T: Send>(
@@ -80,6 +81,9 @@ fn deal<T: Send>(
     shares: usize,
     work: impl Fn(&Pool, T) + Sync,
 ) {
+    if items.len() == 1 {
+        return items.into_iter().for_each(|item| work(pool, item));
+    }
     items.sort_by_key(|item| std::cmp::Reverse(cost(item)));
     let total: usize = items.iter().map(&cost).sum();
     let threads = pool.parts(total, LEAST);

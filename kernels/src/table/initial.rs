@@ -24,19 +24,14 @@ impl TableConfig {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Absent, Bags, Ids, Initializer, Pool, Result, Table, TableConfig};
+    use crate::{Absent, Bags, Ids, Initializer, KeysOf, Pool, Result, Table, TableConfig};
 
     fn table(initializer: Initializer) -> Result<Table> {
         Table::new(TableConfig {
-            name: "t".to_owned(),
-            dim: 3,
-            capacity: 100,
             seed: 7,
             initializer,
             init_param: 0.5,
-            frozen_keys: Vec::new(),
-            admission_sketch_bytes: 0,
-            row_storage: crate::RowStorage::default(),
+            ..TableConfig::new("t", 3, 100)
         })
     }
 
@@ -70,14 +65,13 @@ mod tests {
     fn a_pooled_lookup_with_initial_rows_is_refused() -> Result<()> {
         let pool = Pool::new(1)?;
         let table = table(Initializer::Zeros)?;
-        let absent = Absent::Initial(table.config());
-        let bags = Bags {
-            ends: &[],
-            weights: None,
-            divisors: None,
-            max_norm: None,
+        let keys = KeysOf {
+            table: &table,
+            ids: Ids::I64(&[]),
+            absent: Absent::Initial(table.config()),
+            bags: Some(Bags::default()),
         };
-        let error = table.find_pooled(&pool, Ids::I64(&[]), &bags, absent, &mut []);
+        let error = Table::find_many(&pool, &[keys], vec![&mut []]);
         assert!(error.is_err());
         Ok(())
     }

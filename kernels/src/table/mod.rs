@@ -54,16 +54,15 @@ mod stats;
 mod verbs;
 mod whole;
 
-pub use args::{Absent, Export, LookupGradients, Memory, Target};
+pub use args::{Absent, Export, Memory, Target};
 pub use config::{RowStorage, TableConfig, TierConfig, MAX_CAPACITY, MAX_DIM};
 pub use engine::Table;
 pub use rows::tier::TierStats;
 pub use stats::Stats;
 pub use verbs::admission::Thresholds;
 pub use verbs::fields::{BatchRows, Field, FieldUpdate};
-pub use verbs::group_apply::{LookupColumns, RowGradients};
+pub use verbs::group_apply::{LookupGradients, RowGradients};
 pub use verbs::group_lookup::IdsOf;
-pub use verbs::group_pooled::{BagsOf, KeyBagsOf};
 pub use verbs::group_push::{KeyGradients, Push, Pushed};
 pub use verbs::group_read::{KeysOf, RowsOf};
 pub use verbs::lease::Lease;

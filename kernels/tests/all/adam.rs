@@ -2,9 +2,10 @@
 
 mod deltas;
 
+use crate::pooled::Pooled as _;
 use mx_rec_kernels::{
-    checkpoint, Absent, Adam, Bags, Field, FieldUpdate, Ids, Initializer, KeyBagsOf, KeyGradients,
-    KeysOf, Kind, LazyAdam, Pool, Push, RowOptimizer, RowsOf, Sgd, Table, TableConfig, Target,
+    checkpoint, Absent, Adam, Bags, Field, FieldUpdate, Ids, Initializer, KeyGradients, KeysOf,
+    Kind, LazyAdam, Pool, Push, RowOptimizer, RowsOf, Sgd, Table, TableConfig, Target,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,18 +14,13 @@ pub(crate) const DIM: usize = 5;
 
 fn config(name: &str, frozen_keys: Vec<i64>) -> TableConfig {
     TableConfig {
-        name: name.into(),
-        dim: DIM,
-        capacity: 1 << 20,
         seed: 11,
         initializer: Initializer::TruncatedNormal {
             mean: 0.0,
             stddev: 0.1,
         },
-        init_param: 1.0,
         frozen_keys,
-        admission_sketch_bytes: 0,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new(name, DIM, 1 << 20)
     }
 }
 
@@ -304,24 +300,27 @@ fn read_by_every_verb(table: &Arc<Table>, pool: &Pool, keys: &[i64]) -> Vec<Vec<
     let ends: Vec<i64> = (1..=n as i64).collect();
     let bags = Bags {
         ends: &ends,
-        weights: None,
-        divisors: None,
-        max_norm: None,
+        ..Bags::default()
     };
     let rows = RowsOf {
         table,
         offsets: &offsets,
         inverse: &inverse,
+        bags: None,
     };
     let of_keys = KeysOf {
         table,
         ids,
         absent: Absent::Zeros,
+        bags: None,
     };
-    let pooled = mx_rec_kernels::BagsOf { rows, bags };
-    let of_bags = KeyBagsOf {
-        keys: of_keys,
-        bags,
+    let pooled = RowsOf {
+        bags: Some(bags),
+        ..rows
+    };
+    let of_bags = KeysOf {
+        bags: Some(bags),
+        ..of_keys
     };
     type Read<'a> = Box<dyn Fn(&mut [f32]) + 'a>;
     let verbs: Vec<Read<'_>> = vec![
@@ -347,7 +346,7 @@ fn read_by_every_verb(table: &Arc<Table>, pool: &Pool, keys: &[i64]) -> Vec<Vec<
         }),
         Box::new(|out| {
             let mut other = vec![0.0; n * DIM];
-            Table::embed_many(pool, &[rows, rows], vec![out, &mut other]).unwrap();
+            Table::embed_many(pool, &[rows, rows], vec![out, &mut other], Vec::new()).unwrap();
         }),
         Box::new(|out| {
             let mut other = vec![0.0; n * DIM];
@@ -355,12 +354,11 @@ fn read_by_every_verb(table: &Arc<Table>, pool: &Pool, keys: &[i64]) -> Vec<Vec<
         }),
         Box::new(|out| {
             let mut other = vec![0.0; n * DIM];
-            Table::embed_pooled_many(pool, &[pooled, pooled], vec![out, &mut other], Vec::new())
-                .unwrap();
+            Table::embed_many(pool, &[pooled, pooled], vec![out, &mut other], Vec::new()).unwrap();
         }),
         Box::new(|out| {
             let mut other = vec![0.0; n * DIM];
-            Table::find_pooled_many(pool, &[of_bags, of_bags], vec![out, &mut other]).unwrap();
+            Table::find_many(pool, &[of_bags, of_bags], vec![out, &mut other]).unwrap();
         }),
         Box::new(|out| {
             let mut both = vec![0.0; 2 * n * DIM];
@@ -450,7 +448,7 @@ fn an_empty_batch_is_a_step_and_neither_is_one_that_fails_nor_one_of_another_tab
     assert_eq!(wrong.unwrap_err().kind(), Kind::InvalidArgument);
     assert_eq!(row(&other), now);
     // In a group each table has one step, however many members it has.
-    let lookup = mx_rec_kernels::LookupColumns {
+    let lookup = mx_rec_kernels::LookupGradients {
         offsets: &[],
         inverse: &[],
         grads: mx_rec_kernels::Columns::all(&[], DIM).unwrap(),
@@ -504,7 +502,9 @@ fn another_optimizer_and_written_fields_come_upon_rows_that_have_caught_up() {
         old: &old,
         new: &new,
     };
-    table.write_fields(&pool, &offsets, &[update]).unwrap();
+    table
+        .write_fields(&pool, &offsets, &[update], false)
+        .unwrap();
     for [w, ..] in &mut dense.0[7 * DIM..8 * DIM] {
         *w += 1.0;
     }

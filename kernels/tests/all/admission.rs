@@ -13,15 +13,9 @@ const DIM: usize = 4;
 fn table(capacity: u64) -> Arc<Table> {
     Arc::new(
         Table::new(TableConfig {
-            name: "admission".into(),
-            dim: DIM,
-            capacity,
             seed: 5,
             initializer: Initializer::RandomUniform { min: 1.0, max: 2.0 },
-            init_param: 1.0,
-            frozen_keys: Vec::new(),
-            admission_sketch_bytes: 0,
-            row_storage: mx_rec_kernels::RowStorage::default(),
+            ..TableConfig::new("admission", DIM, capacity)
         })
         .unwrap(),
     )
@@ -42,7 +36,7 @@ fn look(
 ) -> (Lease, Vec<bool>) {
     let mut places = vec![0; ids.len()];
     let keys = table
-        .observe(pool, Ids::I64(ids), weight, time, limits, &mut places)
+        .observe(None, pool, Ids::I64(ids), weight, time, limits, &mut places)
         .unwrap();
     let mut inverse = vec![0; ids.len()];
     let lease = table
@@ -96,7 +90,7 @@ fn all_lookups_of_a_batch_count_before_any_is_admitted_and_weights_multiply() {
     let mut places = [[0; 2]; 2];
     let mut keys = Vec::new();
     for (places, ids) in places.iter_mut().zip([[7, 8], [7, 9]]) {
-        let observed = table.observe(&pool, Ids::I64(&ids), 3, None, limits, places);
+        let observed = table.observe(None, &pool, Ids::I64(&ids), 3, None, limits, places);
         keys.push(observed.unwrap());
     }
     for (keys, places) in keys.iter().zip(&places) {
@@ -250,7 +244,7 @@ fn refusals_name_the_table_and_change_nothing() {
     let observe = |time, limits| {
         let mut places = [0; 2];
         let ids = Ids::I64(&[4, 5]);
-        let observed = table.observe(&pool, ids, 1, time, limits, &mut places);
+        let observed = table.observe(None, &pool, ids, 1, time, limits, &mut places);
         observed.map(|_| ())
     };
     for time in [0, -5, i64::from(u32::MAX), i64::MAX] {
@@ -419,7 +413,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_histories_follow_the_rules(verbs in verbs(), access in 0..4_u32, eviction in 1..20_u32) {

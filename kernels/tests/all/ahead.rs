@@ -20,15 +20,10 @@ fn initializer() -> Initializer {
 
 fn table(capacity: u64, frozen_keys: &[i64]) -> Arc<Table> {
     let config = TableConfig {
-        name: "ahead".into(),
-        dim: DIM,
-        capacity,
         seed: SEED,
         initializer: initializer(),
-        init_param: 1.0,
         frozen_keys: frozen_keys.to_vec(),
-        admission_sketch_bytes: 0,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new("ahead", DIM, capacity)
     };
     Arc::new(Table::new(config).unwrap())
 }

@@ -9,18 +9,12 @@ const DIM: usize = 4;
 
 fn table(seed: u64, capacity: u64) -> Arc<Table> {
     let config = TableConfig {
-        name: format!("table{seed}"),
-        dim: DIM,
-        capacity,
         seed,
         initializer: Initializer::RandomUniform {
             min: -1.0,
             max: 1.0,
         },
-        init_param: 1.0,
-        frozen_keys: Vec::new(),
-        admission_sketch_bytes: 0,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new(format!("table{seed}"), DIM, capacity)
     };
     Arc::new(Table::new(config).unwrap())
 }

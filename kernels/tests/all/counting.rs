@@ -8,15 +8,10 @@ use std::sync::Arc;
 
 fn table(admission_sketch_bytes: u64) -> Arc<Table> {
     let config = TableConfig {
-        name: "counting".into(),
-        dim: 1,
-        capacity: 1 << 20,
         seed: 5,
         initializer: Initializer::Constant { value: 1.0 },
-        init_param: 1.0,
-        frozen_keys: Vec::new(),
         admission_sketch_bytes,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new("counting", 1, 1 << 20)
     };
     Arc::new(Table::new(config).unwrap())
 }
@@ -32,7 +27,7 @@ fn observe(
     let limits = Thresholds { access, eviction };
     let mut places = vec![0; ids.len()];
     let time = (time > 0).then_some(time);
-    let keys = table.observe(pool, Ids::I64(ids), weight, time, limits, &mut places);
+    let keys = table.observe(None, pool, Ids::I64(ids), weight, time, limits, &mut places);
     (keys.unwrap(), places)
 }
 

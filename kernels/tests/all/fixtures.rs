@@ -9,15 +9,9 @@ use std::sync::Arc;
 
 fn table() -> Table {
     Table::new(TableConfig {
-        name: "users".into(),
-        dim: 3,
-        capacity: 100,
         seed: 1,
         initializer: Initializer::Ones,
-        init_param: 1.0,
-        frozen_keys: Vec::new(),
-        admission_sketch_bytes: 0,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new("users", 3, 100)
     })
     .unwrap()
 }
@@ -117,7 +111,15 @@ fn a_history_decides_about_keys_as_it_did_when_it_was_saved() {
             };
             let mut places = vec![0; ids.len()];
             let keys = table
-                .observe(&pool, Ids::I64(ids), 1, Some(time), thresholds, &mut places)
+                .observe(
+                    None,
+                    &pool,
+                    Ids::I64(ids),
+                    1,
+                    Some(time),
+                    thresholds,
+                    &mut places,
+                )
                 .unwrap();
             let mut inverse = vec![0; ids.len()];
             table

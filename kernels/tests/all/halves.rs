@@ -17,22 +17,18 @@ pub(crate) const HALVES: [RowDtype; 2] = [RowDtype::Bfloat16, RowDtype::Float16]
 
 pub(crate) fn config(dtype: RowDtype, rounding: Rounding) -> TableConfig {
     TableConfig {
-        name: "half".to_owned(),
-        dim: DIM,
-        capacity: 5000,
         seed: 0x1234_5678_9abc_def0,
         initializer: Initializer::RandomUniform {
             min: -1.0,
             max: 1.0,
         },
-        init_param: 1.0,
         frozen_keys: vec![7],
-        admission_sketch_bytes: 0,
         row_storage: RowStorage {
             dtype,
             rounding,
             conversion: None,
         },
+        ..TableConfig::new("half", DIM, 5000)
     }
 }
 
@@ -420,7 +416,7 @@ fn a_slot_of_one_float_a_row_is_saved_and_loaded_and_no_other_takes_its_place() 
             };
             let offsets = table.id_offset(&pool, Ids::I64(&[3]), true, None, &mut [0])?;
             let before = rows(&table);
-            let text = message(table.write_fields(&pool, &offsets, &[wide]));
+            let text = message(table.write_fields(&pool, &offsets, &[wide], false));
             assert!(text.contains("another form"), "{text}");
             assert!(text.contains("table=half"), "{text}");
             assert_eq!(rows(&table), before);
@@ -456,7 +452,7 @@ fn rows_that_others_write_are_rounded_and_values_that_do_not_fit_are_counted() -
         old: &old,
         new: &new,
     };
-    table.write_fields(&pool, &offsets, &[update])?;
+    table.write_fields(&pool, &offsets, &[update], false)?;
     table.find(&pool, Ids::I64(&[6]), Absent::Zeros, &mut found)?;
     for (found, new) in found.iter().zip(new) {
         assert_eq!(*found, stored(RowDtype::Float16, new, None));

@@ -72,7 +72,8 @@ impl Paper {
             old: &old,
             new: &new,
         };
-        self.table.write_fields(&self.pool, &offsets, &[update])?;
+        self.table
+            .write_fields(&self.pool, &offsets, &[update], false)?;
         Ok(())
     }
 

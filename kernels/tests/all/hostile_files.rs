@@ -413,15 +413,11 @@ fn sign(dir: &Path) {
 
 fn table(dim: usize, sketch: u64) -> Arc<Table> {
     let config = TableConfig {
-        name: "users".into(),
-        dim,
-        capacity: CAPACITY,
         seed: 1,
         initializer: Initializer::Ones,
-        init_param: 1.0,
         frozen_keys: vec![3],
         admission_sketch_bytes: sketch,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new("users", dim, CAPACITY)
     };
     Arc::new(Table::new(config).unwrap())
 }
@@ -437,7 +433,15 @@ fn step(table: &Arc<Table>, pool: &Pool, ids: &[i64], time: i64) -> Result<()> {
         eviction: Some(50),
     };
     let mut places = vec![0; ids.len()];
-    let keys = table.observe(pool, Ids::I64(ids), 1, Some(time), limits, &mut places)?;
+    let keys = table.observe(
+        None,
+        pool,
+        Ids::I64(ids),
+        1,
+        Some(time),
+        limits,
+        &mut places,
+    )?;
     let mut inverse = vec![0; ids.len()];
     let lease = table.admit(pool, &keys, None, &places, &mut inverse)?;
     let grads = vec![0.25; lease.offsets().len() * table.dim()];
@@ -556,7 +560,7 @@ fn question(
     step(&full, pool, &[1, 2, 2, 3, 4, 4], 70).unwrap();
     let before = full.export().unwrap();
     let wanted = |name: &str| name != "LazyAdam_velocity";
-    let _ = checkpoint::load_slots(&empty, pool, links[0], &wanted);
+    let _ = checkpoint::load_chain(&empty, pool, &[links[0]], &wanted);
     let result = checkpoint::load_chain(&full, pool, &links, &|_| true);
     let after = full.export().unwrap();
     let loaded = match result {
@@ -634,9 +638,9 @@ fn run(cases: u32) -> u64 {
 
 #[test]
 fn broken_files_are_read_or_refused_and_lose_nothing() {
-    let loaded = run(600);
+    let loaded = run(200);
     assert!(
-        loaded > 20,
+        loaded > 6,
         "only {loaded} loaded: nothing lies behind the checksums"
     );
 }

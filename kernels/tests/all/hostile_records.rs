@@ -57,18 +57,12 @@ impl Case {
             _ => files.past_page_cache(),
         };
         let config = TableConfig {
-            name: "hostile".into(),
-            dim: DIM,
-            capacity: 2 * KEYS as u64,
             seed: 4,
             initializer: Initializer::RandomUniform {
                 min: -1.0,
                 max: 1.0,
             },
-            init_param: 1.0,
-            frozen_keys: Vec::new(),
-            admission_sketch_bytes: 0,
-            row_storage: mx_rec_kernels::RowStorage::default(),
+            ..TableConfig::new("hostile", DIM, 2 * KEYS as u64)
         };
         let table = Table::tiered_on(config, RAM_ROWS, Arc::new(files)).unwrap();
         let case = Case {

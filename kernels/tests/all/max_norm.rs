@@ -1,27 +1,22 @@
 //! Pooled lookups of rows with a greatest norm: the forms agree with each other and with sums by
 //! hand, also in groups and on several threads, and updates are by the rows as they were read.
 
+use crate::pooled::Pooled as _;
 use mx_rec_kernels::{
-    reduce_pooled, restore_pooled, Absent, Bags, BagsOf, Columns, Error, Ids, KeyBagsOf, KeysOf,
-    LookupColumns, LookupGradients, MaxNorm, Pool, RowsOf, Sgd, Table, TableConfig, Target,
+    reduce_pooled, restore_pooled, Absent, Bags, Columns, Error, Ids, KeysOf, LookupGradients,
+    MaxNorm, Pool, RowsOf, Sgd, Table, TableConfig, Target,
 };
 
 const NORM: f32 = 0.7;
 
 fn table(name: &str, dim: usize) -> Table {
     Table::new(TableConfig {
-        name: name.into(),
-        dim,
-        capacity: 4000,
         seed: 5,
         initializer: mx_rec_kernels::Initializer::RandomUniform {
             min: -0.5,
             max: 0.5,
         },
-        init_param: 1.0,
-        frozen_keys: Vec::new(),
-        admission_sketch_bytes: 0,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new(name, dim, 4000)
     })
     .unwrap()
 }
@@ -127,24 +122,20 @@ fn a_group_of_members_with_a_norm_and_without_gives_the_bits_of_one_after_the_ot
         divisors: None,
         max_norm: max_norm(&[]).filter(|_| member != 1),
     };
-    let group: Vec<BagsOf<'_>> = (0..3)
-        .map(|at| BagsOf {
-            rows: RowsOf {
-                table: &tables[at],
-                offsets: &found[at].0,
-                inverse: &found[at].1,
-            },
-            bags: bags(at),
+    let group: Vec<RowsOf<'_>> = (0..3)
+        .map(|at| RowsOf {
+            table: &tables[at],
+            offsets: &found[at].0,
+            inverse: &found[at].1,
+            bags: Some(bags(at)),
         })
         .collect();
-    let keys: Vec<KeyBagsOf<'_>> = (0..3)
-        .map(|at| KeyBagsOf {
-            keys: KeysOf {
-                table: &tables[at],
-                ids: Ids::I64(&ids),
-                absent: Absent::Zeros,
-            },
-            bags: bags(at),
+    let keys: Vec<KeysOf<'_>> = (0..3)
+        .map(|at| KeysOf {
+            table: &tables[at],
+            ids: Ids::I64(&ids),
+            absent: Absent::Zeros,
+            bags: Some(bags(at)),
         })
         .collect();
     let room = || -> Vec<Vec<f32>> {
@@ -152,15 +143,8 @@ fn a_group_of_members_with_a_norm_and_without_gives_the_bits_of_one_after_the_ot
         tables.iter().map(of).collect()
     };
     let mut expected = room();
-    for (one_of, out) in group.iter().zip(&mut expected) {
-        let RowsOf {
-            table,
-            offsets,
-            inverse,
-        } = one_of.rows;
-        table
-            .embed_pooled(&one, offsets, inverse, &one_of.bags, &mut [], out)
-            .unwrap();
+    for (&member, out) in group.iter().zip(&mut expected) {
+        Table::embed_many(&one, &[member], vec![out], Vec::new()).unwrap();
     }
     for threads in [1, 2, 5] {
         let pool = Pool::new(threads).unwrap();
@@ -179,9 +163,9 @@ fn a_group_of_members_with_a_norm_and_without_gives_the_bits_of_one_after_the_ot
             .collect();
         let out = outs.iter_mut().map(|out| &mut out[..]).collect();
         let rows = kept.iter_mut().map(|rows| &mut rows[..]).collect();
-        Table::embed_pooled_many(&pool, &group, out, rows).unwrap();
+        Table::embed_many(&pool, &group, out, rows).unwrap();
         let out = finds.iter_mut().map(|out| &mut out[..]).collect();
-        Table::find_pooled_many(&pool, &keys, out).unwrap();
+        Table::find_many(&pool, &keys, out).unwrap();
         for (at, expected) in expected.iter().enumerate() {
             assert_eq!(bits(&outs[at]), bits(expected));
             assert_eq!(bits(&finds[at]), bits(expected));
@@ -240,14 +224,14 @@ fn an_update_that_sums_by_itself_is_that_by_sums_and_by_the_rows_that_were_kept(
             let lookup = LookupGradients {
                 offsets: &offsets,
                 inverse: &inverse,
-                grads: &grads,
+                grads: Columns::all(&grads, dim).unwrap(),
                 bags: Some(bags),
             };
             alone.apply_lookups(&pool, &[lookup], &sgd).unwrap();
 
             let (grouped, offsets, inverse, _) = looked_up("t", dim, &ids);
             let (other, other_offsets, other_inverse, _) = looked_up("other", dim, &ids);
-            let lookup = |offsets, inverse, max_norm| LookupColumns {
+            let lookup = |offsets, inverse, max_norm| LookupGradients {
                 offsets,
                 inverse,
                 grads: columns,
@@ -288,7 +272,7 @@ fn an_update_without_the_rows_or_with_a_wrong_norm_changes_nothing() {
         let lookup = LookupGradients {
             offsets: &offsets,
             inverse: &inverse,
-            grads: &grads,
+            grads: Columns::all(&grads, table.dim()).unwrap(),
             bags: Some(Bags {
                 ends: &ends,
                 weights: None,

@@ -2,8 +2,8 @@
 //! cleared since it was given out.
 
 use mx_rec_kernels::{
-    checkpoint, Columns, Ids, Initializer, Kind, LazyAdam, LookupColumns, LookupGradients,
-    Momentum, Pool, Result, RowOptimizer, Sgd, SlotSpec, Table, TableConfig, Target, Thresholds,
+    checkpoint, Columns, Ids, Initializer, Kind, LazyAdam, LookupGradients, Momentum, Pool, Result,
+    RowOptimizer, Sgd, SlotSpec, Table, TableConfig, Target, Thresholds,
 };
 use std::sync::Arc;
 
@@ -11,15 +11,9 @@ const DIM: usize = 2;
 
 fn table(capacity: u64) -> Arc<Table> {
     let config = TableConfig {
-        name: "offsets".into(),
-        dim: DIM,
-        capacity,
         seed: 1,
         initializer: Initializer::Constant { value: 0.0 },
-        init_param: 1.0,
-        frozen_keys: vec![],
-        admission_sketch_bytes: 0,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new("offsets", DIM, capacity)
     };
     Arc::new(Table::new(config).unwrap())
 }
@@ -60,7 +54,7 @@ fn apply_fused(table: &Table, offsets: &[i64], optimizer: &dyn RowOptimizer) -> 
     let lookup = LookupGradients {
         offsets,
         inverse: &inverse,
-        grads: &grads,
+        grads: Columns::all(&grads, DIM).unwrap(),
         bags: None,
     };
     table.apply_lookups(&pool(), &[lookup], optimizer)
@@ -74,7 +68,7 @@ fn apply_many(
     optimizer: &dyn RowOptimizer,
 ) -> u64 {
     let grads = vec![1.0; inverse.len() * DIM];
-    let lookup = LookupColumns {
+    let lookup = LookupGradients {
         offsets,
         inverse,
         grads: Columns::all(&grads, DIM).unwrap(),
@@ -277,7 +271,7 @@ fn offsets_of_rows_that_an_eviction_moved_are_stale_on_both_ends() {
         let (mut places, mut inverse) = (vec![0; keys.len()], vec![0; keys.len()]);
         let ids = Ids::I64(keys);
         let found = table
-            .observe(&pool(), ids, 1, Some(now), thresholds, &mut places)
+            .observe(None, &pool(), ids, 1, Some(now), thresholds, &mut places)
             .unwrap();
         let lease = table.admit(&pool(), &found, None, &places, &mut inverse);
         lease.unwrap().offsets().to_vec()
@@ -363,7 +357,7 @@ fn a_key_that_is_admitted_twice_gets_one_step_of_the_sum_of_its_gradients() {
     };
     let ids = Ids::I64(&[5, 7]);
     let mut places = vec![0; 2];
-    let keys = table.observe(&pool(), ids, 1, None, thresholds, &mut places);
+    let keys = table.observe(None, &pool(), ids, 1, None, thresholds, &mut places);
     let keys = keys.unwrap();
     let mut inverse = vec![0; 2];
     let admit = |keys: &[i64], inverse: &mut [i32]| {

@@ -1,8 +1,8 @@
 //! A table that is cut into parts trains, saves and loads as one that is whole.
 
 use mx_rec_kernels::{
-    checkpoint, Adagrad, Ids, IdsOf, Initializer, KeyGradients, Kind, LazyAdam, LookupGradients,
-    Partition, Pool, Push, Pushed, RowOptimizer, Splitter, Table, TableConfig,
+    checkpoint, Adagrad, Columns, Ids, IdsOf, Initializer, KeyGradients, Kind, LazyAdam,
+    LookupGradients, Partition, Pool, Push, Pushed, RowOptimizer, Splitter, Table, TableConfig,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,18 +12,13 @@ const DIM: usize = 3;
 
 fn table(name: &str) -> Arc<Table> {
     let config = TableConfig {
-        name: name.into(),
-        dim: DIM,
-        capacity: 100_000,
         seed: 11,
         initializer: Initializer::RandomUniform {
             min: -1.0,
             max: 1.0,
         },
-        init_param: 1.0,
         frozen_keys: vec![4],
-        admission_sketch_bytes: 0,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new(name, DIM, 100_000)
     };
     Arc::new(Table::new(config).unwrap())
 }
@@ -114,7 +109,7 @@ fn step_whole(pool: &Pool, table: &Table, step: i64) {
     let lookup = LookupGradients {
         offsets: &offsets,
         inverse: &inverse,
-        grads: &grads,
+        grads: Columns::all(&grads, table.dim()).unwrap(),
         bags: None,
     };
     table

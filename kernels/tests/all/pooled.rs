@@ -2,25 +2,20 @@
 
 use mx_rec_kernels::{
     bag_divisors, reduce_pooled, restore_pooled, weight_gradients, Absent, Adagrad, Bags, Columns,
-    Divisor, Ids, Initializer, Kind, LazyAdam, LookupGradients, Pool, RowOptimizer, Sgd, Table,
-    TableConfig, Target,
+    Divisor, Ids, Initializer, KeysOf, Kind, LazyAdam, LookupGradients, Pool, Result, RowOptimizer,
+    RowsOf, Sgd, Table, TableConfig, Target,
 };
 use proptest::prelude::*;
 
 fn table(dim: usize) -> Table {
     Table::new(TableConfig {
-        name: "pooled".into(),
-        dim,
-        capacity: 1 << 20,
         seed: 5,
         initializer: Initializer::RandomUniform {
             min: -1.0,
             max: 1.0,
         },
-        init_param: 1.0,
         frozen_keys: vec![3],
-        admission_sketch_bytes: 0,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new("pooled", dim, 1 << 20)
     })
     .unwrap()
 }
@@ -29,9 +24,66 @@ fn table(dim: usize) -> Table {
 pub(crate) fn sums(ends: &[i64]) -> mx_rec_kernels::Bags<'_> {
     mx_rec_kernels::Bags {
         ends,
-        weights: None,
-        divisors: None,
-        max_norm: None,
+        ..Bags::default()
+    }
+}
+
+/// Pooled lookups in one table.
+pub(crate) trait Pooled {
+    fn embed_pooled(
+        &self,
+        pool: &Pool,
+        offsets: &[i64],
+        inverse: &[i32],
+        bags: &Bags<'_>,
+        kept: &mut [f32],
+        out: &mut [f32],
+    ) -> Result<()>;
+
+    fn find_pooled(
+        &self,
+        pool: &Pool,
+        ids: Ids<'_>,
+        bags: &Bags<'_>,
+        absent: Absent<'_>,
+        out: &mut [f32],
+    ) -> Result<()>;
+}
+
+impl Pooled for Table {
+    fn embed_pooled(
+        &self,
+        pool: &Pool,
+        offsets: &[i64],
+        inverse: &[i32],
+        bags: &Bags<'_>,
+        kept: &mut [f32],
+        out: &mut [f32],
+    ) -> Result<()> {
+        let rows = RowsOf {
+            table: self,
+            offsets,
+            inverse,
+            bags: Some(*bags),
+        };
+        Table::embed_many(pool, &[rows], vec![out], vec![kept])
+    }
+
+    fn find_pooled(
+        &self,
+        pool: &Pool,
+        ids: Ids<'_>,
+        bags: &Bags<'_>,
+        absent: Absent<'_>,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let keys = KeysOf {
+            table: self,
+            ids,
+            absent,
+            bags: Some(*bags),
+        };
+        Table::find_many(pool, &[keys], vec![out])
     }
 }
 
@@ -102,7 +154,8 @@ fn large(dim: usize, with_weights: bool, divisor: Option<Divisor>) -> Batch {
     };
     Batch {
         dim,
-        bags: (0..3000).map(bag).collect(),
+        // As many floats in each dim: 5 threads have parts to pool and to sum.
+        bags: (0..24_000 / dim as i64).map(bag).collect(),
         with_weights,
         divisor,
     }
@@ -185,8 +238,7 @@ fn expect_all_forms(batch: &Batch, threads: usize) {
     let plain = Bags {
         ends: &ends,
         weights: weights.as_deref(),
-        divisors: None,
-        max_norm: None,
+        ..Bags::default()
     };
     let by_hand = divisors(batch);
     if let (Some(divisor), Some(expected)) = (batch.divisor, &by_hand) {
@@ -342,11 +394,11 @@ fn expect_same_steps(batch: &Batch, threads: usize, optimizer: &dyn RowOptimizer
         let pooled = LookupGradients {
             offsets,
             inverse,
-            grads: &grads,
+            grads: Columns::all(&grads, batch.dim).unwrap(),
             bags: Some(bags),
         };
         let plain = LookupGradients {
-            grads: &of_ids,
+            grads: Columns::all(&of_ids, batch.dim).unwrap(),
             bags: None,
             ..pooled
         };
@@ -432,9 +484,7 @@ fn what_does_not_fit_is_refused_by_name_and_changes_nothing() {
     let before = table.export().unwrap();
     let good = Bags {
         ends: &[1, 3],
-        weights: None,
-        divisors: None,
-        max_norm: None,
+        ..Bags::default()
     };
     let adam = LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap();
     let grads = [1.0; 4];
@@ -486,7 +536,7 @@ fn what_does_not_fit_is_refused_by_name_and_changes_nothing() {
         let lookup = LookupGradients {
             offsets: &offsets,
             inverse,
-            grads: &grads,
+            grads: Columns::all(&grads, table.dim()).unwrap(),
             bags: Some(bags),
         };
         let errors = [
@@ -509,7 +559,7 @@ fn what_does_not_fit_is_refused_by_name_and_changes_nothing() {
     let short = LookupGradients {
         offsets: &offsets,
         inverse: &inverse,
-        grads: &[1.0; 6],
+        grads: Columns::all(&[1.0; 6], table.dim()).unwrap(),
         bags: Some(good),
     };
     assert!(table.apply_lookups(&pool, &[short], &adam).is_err());
@@ -535,16 +585,14 @@ fn a_key_that_went_is_dropped_and_a_replaced_table_is_an_error_that_can_be_repea
     };
     let bags = Bags {
         ends: &[2, 4],
-        weights: None,
-        divisors: None,
-        max_norm: None,
+        ..Bags::default()
     };
     let adam = LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap();
     let step = |(offsets, inverse): &(Vec<i64>, Vec<i32>)| {
         let lookup = LookupGradients {
             offsets,
             inverse,
-            grads: &[1.0; 4],
+            grads: Columns::all(&[1.0; 4], table.dim()).unwrap(),
             bags: Some(bags),
         };
         table.apply_lookups(&pool, &[lookup], &adam)

@@ -2,7 +2,7 @@
 //! take what they can.
 
 use mx_rec_kernels::checkpoint::inspect::{describe, verify};
-use mx_rec_kernels::checkpoint::{load, load_slots, save};
+use mx_rec_kernels::checkpoint::{load, load_chain, save};
 use mx_rec_kernels::{Ids, Initializer, Kind, Pool, Table, TableConfig, Thresholds};
 use std::fs;
 use std::path::PathBuf;
@@ -47,15 +47,10 @@ fn pool() -> Pool {
 
 fn table(admission_sketch_bytes: u64) -> Arc<Table> {
     let table = Table::new(TableConfig {
-        name: "t".into(),
-        dim: 2,
-        capacity: 1 << 20,
         seed: 3,
         initializer: Initializer::Ones,
-        init_param: 1.0,
-        frozen_keys: vec![],
         admission_sketch_bytes,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new("t", 2, 1 << 20)
     });
     Arc::new(table.unwrap())
 }
@@ -63,7 +58,15 @@ fn table(admission_sketch_bytes: u64) -> Arc<Table> {
 /// One lookup; says which ids have a row.
 fn look(table: &Arc<Table>, ids: &[i64], time: i64) -> Vec<bool> {
     let mut places = vec![0; ids.len()];
-    let observed = table.observe(&pool(), Ids::I64(ids), 1, Some(time), LIMITS, &mut places);
+    let observed = table.observe(
+        None,
+        &pool(),
+        Ids::I64(ids),
+        1,
+        Some(time),
+        LIMITS,
+        &mut places,
+    );
     let keys = observed.unwrap();
     let mut inverse = vec![0; ids.len()];
     let lease = table.admit(&pool(), &keys, None, &places, &mut inverse);
@@ -151,7 +154,7 @@ fn who_does_not_want_the_history_does_not_get_the_sketch() {
     save(&trained(WIDE), &pool(), &temp.dir()).unwrap();
     fs::write(temp.dir().join("hist_sketch"), "not looked at").unwrap();
     let other = table(WIDE);
-    load_slots(&other, &pool(), &temp.dir(), &|name| name != "hist_rec").unwrap();
+    load_chain(&other, &pool(), &[&temp.dir()], &|name| name != "hist_rec").unwrap();
     assert_eq!(other.stats().history_bytes, 0);
 }
 

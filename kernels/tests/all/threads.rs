@@ -5,8 +5,8 @@
 //! MX_REC_STRESS_SECONDS to minutes.
 
 use mx_rec_kernels::{
-    checkpoint, Absent, Ids, Initializer, Pool, Sgd, Table, TableConfig, Target, Thresholds,
-    TierConfig, TierStats,
+    checkpoint, Absent, Ids, Pool, Sgd, Table, TableConfig, Target, Thresholds, TierConfig,
+    TierStats,
 };
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -35,15 +35,8 @@ const LONGEST: Duration = Duration::from_secs(120);
 
 fn config() -> TableConfig {
     TableConfig {
-        name: "threads".into(),
-        dim: DIM,
-        capacity: 1 << 22,
         seed: 5,
-        initializer: Initializer::Zeros,
-        init_param: 1.0,
-        frozen_keys: Vec::new(),
-        admission_sketch_bytes: 0,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new("threads", DIM, 1 << 22)
     }
 }
 
@@ -169,7 +162,7 @@ impl Shared {
         let batch = Ids::I64(&ids);
         let keys = self
             .table
-            .observe(pool, batch, 1, Some(now), limits, &mut places)
+            .observe(None, pool, batch, 1, Some(now), limits, &mut places)
             .unwrap();
         let lease = self
             .table
@@ -324,7 +317,7 @@ fn every_verb_at_once(made: fn() -> Arc<Table>, name: &str) -> Option<TierStats>
         eviction: Some(STALE),
     };
     table
-        .observe(&pool, Ids::I64(&[-1]), 1, Some(now), limits, &mut [0])
+        .observe(None, &pool, Ids::I64(&[-1]), 1, Some(now), limits, &mut [0])
         .unwrap();
     assert_eq!(table.evict().unwrap().1, 0);
     assert_eq!((table.len(), table.memory().rows_bytes), (0, 0));
@@ -376,7 +369,7 @@ fn an_assignment_is_seen_whole(table: &Table) {
                 })
             })
             .collect();
-        for _ in 0..3000 {
+        for _ in 0..600 {
             table.assign(&pool, Ids::I64(&keys), &rows).unwrap();
             table.remove(Ids::I64(&keys)).unwrap();
         }

@@ -14,7 +14,7 @@ pub(crate) struct Observe {
 }
 
 /// A threshold that an attribute gives; -1 for none.
-pub(super) fn threshold(construction: &Construction, name: &'static str) -> Result<Option<u32>> {
+fn threshold(construction: &Construction, name: &'static str) -> Result<Option<u32>> {
     match construction.int(name)? {
         -1 => Ok(None),
         value => match u32::try_from(value) {
@@ -22,6 +22,22 @@ pub(super) fn threshold(construction: &Construction, name: &'static str) -> Resu
             Err(_) => Err(Error::invalid("a threshold must be -1 or more").with(name, value)),
         },
     }
+}
+
+/// The attributes `access_threshold` and `eviction_threshold`.
+pub(super) fn thresholds(construction: &Construction) -> Result<Thresholds> {
+    let access = threshold(construction, "access_threshold")?.ok_or_else(|| {
+        Error::invalid("access_threshold must not be negative").with("access_threshold", -1)
+    })?;
+    let eviction = threshold(construction, "eviction_threshold")?;
+    Ok(Thresholds { access, eviction })
+}
+
+/// The factor of occurrences.
+pub(super) fn weight(input: &Input) -> Result<u32> {
+    let weight = input.scalar::<i32>()?;
+    u32::try_from(weight)
+        .map_err(|_| Error::invalid("weight must not be negative").with("weight", weight))
 }
 
 /// The time of a batch, if it has one.
@@ -95,31 +111,22 @@ impl OpKernel for Observe {
     };
 
     fn create(construction: &Construction) -> Result<Self> {
-        let access = threshold(construction, "access_threshold")?.ok_or_else(|| {
-            Error::invalid("access_threshold must not be negative").with("access_threshold", -1)
-        })?;
-        let eviction = threshold(construction, "eviction_threshold")?;
-        let thresholds = Thresholds { access, eviction };
+        let thresholds = thresholds(construction)?;
         Ok(Self { thresholds })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
         let (table, input) = (table(context)?, context.input(1)?);
         on(&table, || {
-            let weight = context.input(2)?.scalar::<i32>()?;
-            let weight = u32::try_from(weight).map_err(|_| {
-                Error::invalid("weight must not be negative").with("weight", weight)
-            })?;
+            let weight = weight(&context.input(2)?)?;
             let time = time(&context.input(3)?)?;
             let mut places = context.allocate::<i32>(&input.dims())?;
             let ids = ids(&input)?;
             let (step, limits) = (Some(context.step()), self.thresholds);
             let places_of = places.values();
-            let found = table.observe_in(step, pool()?, ids, weight, time, limits, places_of)?;
+            let found = table.observe(step, pool()?, ids, weight, time, limits, places_of)?;
             tables::counted(&table, context.step());
-            let mut keys = context.allocate::<i64>(&[found.len() as i64])?;
-            keys.values().copy_from_slice(&found);
-            context.set(0, keys)?;
+            context.set(0, context.vector(&found)?)?;
             context.set(1, places)
         })
     }
@@ -267,7 +274,7 @@ impl TableOp for Evict {
 
     fn run(context: &Context, table: &Table) -> Result<()> {
         let (gone, known) = table.evict()?;
-        set_vector(context, &[gone as i64, known as i64])
+        context.set(0, context.vector(&[gone as i64, known as i64])?)
     }
 }
 
@@ -304,15 +311,8 @@ impl TableOp for Stats {
     const TAKES_PARTS: bool = true;
 
     fn run(context: &Context, table: &Table) -> Result<()> {
-        set_vector(context, &numbers(table))
+        context.set(0, context.vector(&numbers(table))?)
     }
-}
-
-/// States numbers as output 0.
-fn set_vector(context: &Context, values: &[i64]) -> Result<()> {
-    let mut output = context.allocate::<i64>(&[values.len() as i64])?;
-    output.values().copy_from_slice(values);
-    context.set(0, output)
 }
 
 /// The numbers of a table, in the order of the output `stats`.

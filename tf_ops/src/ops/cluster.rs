@@ -1,10 +1,11 @@
 //! What a worker does for tables on parameter servers: `MxRecClusterTable`, `MxRecDistinctSplit`,
 //! `MxRecStitch`, `MxRecPackGradients`. Keys and values travel, never offsets or handles.
 
+use super::lists::{members, natural, Tensors};
 use super::support::{expect_rank, ids, limit, KEY_TYPE, LIMIT, MEMBERS};
 use crate::config::Settings;
 use crate::op_def::{Arg, Attr, OpDef};
-use crate::tf::{Construction, Context, HoldBuffers, Input, OpKernel, Output};
+use crate::tf::{Construction, Context, HoldBuffers, OpKernel, Output};
 use crate::threads::pool;
 use mx_rec_kernels::{
     check_parts, rows_of_part, stitch, Error, Result, RowDtype, SplitKeys, Splitter, StitchTo,
@@ -23,26 +24,6 @@ pub(super) const COUNT: Attr = Attr {
     spec: "count: int >= 1 = 1",
     doc: "How many parts, from `part` on.",
 };
-
-/// How many members the node has.
-pub(super) fn members(construction: &Construction) -> Result<usize> {
-    natural(construction, "N").map(|members| members as usize)
-}
-
-/// An int attribute that is not negative.
-pub(super) fn natural(construction: &Construction, name: &'static str) -> Result<u32> {
-    let value = construction.int(name)?;
-    u32::try_from(value)
-        .map_err(|_| Error::invalid("an attribute must not be negative").with(name, value))
-}
-
-/// The tensors of the list that input number `arg` is, behind as many lists of `members` tensors.
-pub(super) fn list(context: &Context, arg: usize, members: usize) -> Result<Vec<Input>> {
-    let start = arg * members;
-    (start..start + members)
-        .map(|at| context.tensor(at, arg))
-        .collect()
-}
 
 /// What stands for a table on parameter servers in the graph of a worker.
 pub(crate) struct ClusterTable {
@@ -214,7 +195,7 @@ impl OpKernel for DistinctSplit {
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
-        let inputs = list(context, 0, self.members)?;
+        let inputs = Tensors::of(context).list(self.members)?;
         let mut places = Vec::with_capacity(self.members);
         for input in &inputs {
             places.push(context.allocate::<i32>(&input.dims())?);
@@ -259,27 +240,19 @@ impl OpKernel for DistinctSplit {
                 *size += (before - rest.len()) as i64;
             }
         }
-        let keys = vectors(context, found.iter().map(|one| one.keys.clone()))?;
-        let counts = vectors(
-            context,
-            found
-                .iter()
-                .map(|one| one.counts.iter().map(|&count| count as i64).collect()),
-        )?;
-        let sizes = vectors(context, std::iter::once(sizes))?;
-        for (at, output) in keys.into_iter().enumerate() {
-            context.set(at, output)?;
-        }
-        for (at, output) in places.into_iter().enumerate() {
-            context.set(self.members + at, output)?;
-        }
-        for (at, output) in counts.into_iter().enumerate() {
-            context.set(2 * self.members + at, output)?;
-        }
+        let keys = found.iter().map(|one| context.vector(&one.keys));
+        let keys = keys.collect::<Result<Vec<_>>>()?;
+        let counts = found.iter().map(|one| {
+            let counts: Vec<i64> = one.counts.iter().map(|&count| count as i64).collect();
+            context.vector(&counts)
+        });
+        let counts = counts.collect::<Result<Vec<_>>>()?;
+        let sizes = context.vector(&sizes)?;
+        context.set_all(0, keys)?;
+        context.set_all(self.members, places)?;
+        context.set_all(2 * self.members, counts)?;
         context.set(3 * self.members, requests)?;
-        for output in sizes {
-            context.set(3 * self.members + 1, output)?;
-        }
+        context.set(3 * self.members + 1, sizes)?;
         context.set(3 * self.members + 2, times)
     }
 }
@@ -316,16 +289,6 @@ pub(super) fn put<'a, T: Copy>(room: &'a mut [T], values: &[T]) -> Result<&'a mu
     Ok(rest)
 }
 
-fn vectors(context: &Context, lists: impl Iterator<Item = Vec<i64>>) -> Result<Vec<Output<i64>>> {
-    lists
-        .map(|values| {
-            let mut output = context.allocate::<i64>(&[values.len() as i64])?;
-            output.values().copy_from_slice(&values);
-            Ok(output)
-        })
-        .collect()
-}
-
 /// Rows of parts to embeddings.
 pub(crate) struct Stitch {
     members: usize,
@@ -334,11 +297,11 @@ pub(crate) struct Stitch {
 
 impl Stitch {
     /// As what the rows of each member were sent.
-    fn row_dtypes(&self, context: &Context) -> Result<Vec<RowDtype>> {
-        if !self.packed {
+    fn row_dtypes(&self, inputs: &mut Tensors<'_>) -> Result<Vec<RowDtype>> {
+        let numbers = inputs.list(usize::from(self.packed))?;
+        let [numbers] = numbers.as_slice() else {
             return Ok(vec![RowDtype::Float32; self.members]);
-        }
-        let numbers = context.tensor(4 * self.members, 4)?;
+        };
         let numbers = numbers.values::<i32>()?;
         if numbers.len() != self.members {
             return Err(
@@ -418,11 +381,11 @@ impl OpKernel for Stitch {
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
-        let list = |arg| list(context, arg, self.members);
-        let (variables, keys) = (list(0)?, list(1)?);
-        let (counts, places) = (list(2)?, list(3)?);
-        let dtypes = self.row_dtypes(context)?;
-        let rows = context.tensor(4 * self.members + usize::from(self.packed), 5)?;
+        let mut inputs = Tensors::of(context);
+        let (variables, keys) = (inputs.list(self.members)?, inputs.list(self.members)?);
+        let (counts, places) = (inputs.list(self.members)?, inputs.list(self.members)?);
+        let dtypes = self.row_dtypes(&mut inputs)?;
+        let rows = inputs.one()?;
         let mut outputs = Vec::with_capacity(self.members);
         for (variable, places) in variables.iter().zip(&places) {
             expect_rank(variable, 2)?;
@@ -453,7 +416,7 @@ impl OpKernel for Stitch {
             });
         }
         stitch(pool()?, rows.values::<f32>()?, lookups)?;
-        context.set_all(outputs)
+        context.set_all(0, outputs)
     }
 }
 
@@ -510,10 +473,8 @@ impl OpKernel for PackGradients {
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
-        let (grads, counts) = (
-            list(context, 0, self.members)?,
-            list(context, 1, self.members)?,
-        );
+        let mut inputs = Tensors::of(context);
+        let (grads, counts) = (inputs.list(self.members)?, inputs.list(self.members)?);
         let mut found = Vec::with_capacity(self.members * self.parts.len());
         for part in self.parts.clone() {
             for (grad, counts) in grads.iter().zip(&counts) {
@@ -526,9 +487,7 @@ impl OpKernel for PackGradients {
         let mut packed = context.allocate::<f32>(&[floats as i64])?;
         let mut rest = packed.values();
         for rows in found {
-            let (front, behind) = rest.split_at_mut_checked(rows.len()).unwrap_or_default();
-            front.copy_from_slice(rows);
-            rest = behind;
+            rest = put(rest, rows)?;
         }
         context.set(0, packed)
     }

@@ -1,7 +1,7 @@
 //! Admission to the parts of tables that a parameter server holds: `MxRecPartObserve`.
 //! `MxRecPull` with `create` 2 gives rows to keys that were counted often enough.
 
-use super::admission::{threshold, time};
+use super::admission::{thresholds, time, weight};
 use super::cluster::{COUNT, PART, PARTS};
 use super::cluster_rows::{keys_of, Members, Parts, CONFIGS, REQUEST, SHARED_ERRORS};
 use super::support::on;
@@ -71,22 +71,16 @@ impl OpKernel for PartObserve {
     };
 
     fn create(construction: &Construction) -> Result<Self> {
-        let access = threshold(construction, "access_threshold")?.ok_or_else(|| {
-            Error::invalid("access_threshold must not be negative").with("access_threshold", -1)
-        })?;
-        let eviction = threshold(construction, "eviction_threshold")?;
         Ok(Self {
             parts: Parts::of(construction)?,
             members: Members::default(),
-            thresholds: Thresholds { access, eviction },
+            thresholds: thresholds(construction)?,
         })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
         let (configs, request) = (context.input(0)?, context.input(1)?);
-        let (times, weight) = (context.input(2)?, context.input(3)?.scalar::<i32>()?);
-        let weight = u32::try_from(weight)
-            .map_err(|_| Error::invalid("weight must not be negative").with("weight", weight))?;
+        let (times, weight) = (context.input(2)?, weight(&context.input(3)?)?);
         let time = time(&context.input(4)?)?;
         let members = self.members.of(configs.values::<u8>()?, &self.parts)?;
         let keys = keys_of(request.values::<i64>()?, &self.parts, members.len())?;

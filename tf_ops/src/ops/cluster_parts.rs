@@ -145,8 +145,7 @@ impl OpKernel for PartNode {
             Err(error) if error.kind() == Kind::InvalidArgument => error.to_string(),
             _ => String::new(),
         };
-        let mut text = context.allocate::<u8>(&[difference.len() as i64])?;
-        text.values().copy_from_slice(difference.as_bytes());
+        let text = context.vector(difference.as_bytes())?;
         context.set_scalar(0, number)?;
         context.set_scalar(1, i32::from(found.is_ok()))?;
         context.set(2, text)

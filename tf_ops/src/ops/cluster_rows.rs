@@ -1,7 +1,8 @@
 //! What a parameter server does in a step: `MxRecPull` reads rows by key, `MxRecPush`
 //! updates them.
 
-use super::cluster::{list, members, natural, put, COUNT, PART, PARTS};
+use super::cluster::{put, COUNT, PART, PARTS};
+use super::lists::{members, natural, Tensors};
 use super::support::on;
 use super::update::{optimizer, OPTIMIZER, UPDATED};
 use crate::config::Settings;
@@ -279,6 +280,7 @@ impl OpKernel for Pull {
                         Create::Initial => Absent::Initial(part.table.config()),
                         _ => Absent::Zeros,
                     },
+                    bags: None,
                 })
                 .collect();
             Table::find_many(pool()?, &group, outs)?;
@@ -347,9 +349,10 @@ fn read_new(
             table: &part.table,
             offsets: lease.offsets(),
             inverse,
+            bags: None,
         })
         .collect();
-    Table::embed_many(pool()?, &found, outs)?;
+    Table::embed_many(pool()?, &found, outs, Vec::new())?;
     let births = found.iter().map(|rows| {
         let births = rows.table.births(rows.offsets);
         let of = |&place: &i32| usize::try_from(place).ok().and_then(|at| births.get(at));
@@ -415,10 +418,10 @@ impl OpKernel for Push {
 
     fn compute(&self, context: &Context) -> Result<()> {
         let groups = self.groups.len();
-        let (configs, requests) = (list(context, 0, groups)?, list(context, 1, groups)?);
-        let births = list(context, 2, groups)?;
-        let grads = context.tensor(3 * groups, 3)?;
-        let hyper = context.tensor(3 * groups + 1, 4)?;
+        let mut inputs = Tensors::of(context);
+        let (configs, requests) = (inputs.list(groups)?, inputs.list(groups)?);
+        let births = inputs.list(groups)?;
+        let (grads, hyper) = (inputs.one()?, inputs.one()?);
         let hyper = hyper.values::<f32>()?;
         let mut rest = grads.values::<f32>()?;
         let given = rest.len();

@@ -1,5 +1,6 @@
 //! Updates that TensorFlow's ops compute: `MxRecReadRows` before them, `MxRecWriteRows` after them.
 
+use super::lists::{members, Tensors};
 use super::support::{expect_last, expect_rank, on, table, HANDLE};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel};
@@ -27,23 +28,6 @@ const COUNT: Attr = Attr {
 const ERRORS: &str = "`INVALID_ARGUMENT` for an offset that was never given out and for a name or \
                       an initial value that no slot can have, `ABORTED` for an offset from before \
                       a restore or clear.";
-
-/// The attribute `N`.
-pub(super) fn count(construction: &Construction) -> Result<usize> {
-    usize::try_from(construction.int("N")?).map_err(|_| Error::invalid("N must not be negative"))
-}
-
-/// The tensors of a list: input number `arg`, whose first is tensor number `first`.
-pub(super) fn list(
-    context: &Context,
-    first: usize,
-    arg: usize,
-    count: usize,
-) -> Result<Vec<Input>> {
-    (first..first + count)
-        .map(|at| context.tensor(at, arg))
-        .collect()
-}
 
 /// The fields by their names and initial values.
 fn fields(names: &[Input], initial: &Input) -> Result<Vec<Field>> {
@@ -141,14 +125,14 @@ impl OpKernel for ReadRows {
     };
 
     fn create(construction: &Construction) -> Result<Self> {
-        let fields = count(construction)?;
+        let fields = members(construction)?;
         Ok(Self { fields })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
         let (table, offsets, grad) = (table(context)?, context.input(1)?, context.input(2)?);
-        let names = list(context, 3, 3, self.fields)?;
-        let initial = context.tensor(3 + self.fields, 4)?;
+        let mut inputs = Tensors::from(context, 3, 3);
+        let (names, initial) = (inputs.list(self.fields)?, inputs.one()?);
         on(&table, || {
             let dim = table.dim();
             expect_rank(&offsets, 1)?;
@@ -170,10 +154,8 @@ impl OpKernel for ReadRows {
                 found.read(pool()?, field, copied.values())?;
                 values.push(copied);
             }
-            let mut rows = context.allocate::<i64>(&[rows_count])?;
-            rows.values().copy_from_slice(found.offsets());
-            let mut indices = context.allocate::<i64>(&[found.places().len() as i64])?;
-            indices.values().copy_from_slice(found.places());
+            let rows = context.vector(found.offsets())?;
+            let indices = context.vector(found.places())?;
             if let Some(kept) = found.kept() {
                 let all = grad.values::<f32>()?;
                 let mut some = context.allocate::<f32>(&[kept.len() as i64, dim as i64])?;
@@ -189,10 +171,7 @@ impl OpKernel for ReadRows {
             }
             context.set(0, rows)?;
             context.set(1, indices)?;
-            for (at, copied) in values.into_iter().enumerate() {
-                context.set(3 + at, copied)?;
-            }
-            Ok(())
+            context.set_all(3, values)
         })
     }
 }
@@ -253,17 +232,16 @@ impl OpKernel for WriteRows {
     };
 
     fn create(construction: &Construction) -> Result<Self> {
-        let fields = count(construction)?;
+        let fields = members(construction)?;
         let sets = construction.int("sets")? != 0;
         Ok(Self { fields, sets })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
         let (table, rows) = (table(context)?, context.input(1)?);
-        let names = list(context, 2, 2, self.fields)?;
-        let initial = context.tensor(2 + self.fields, 3)?;
-        let old = list(context, 3 + self.fields, 4, self.fields)?;
-        let new = list(context, 3 + 2 * self.fields, 5, self.fields)?;
+        let mut inputs = Tensors::from(context, 2, 2);
+        let (names, initial) = (inputs.list(self.fields)?, inputs.one()?);
+        let (old, new) = (inputs.list(self.fields)?, inputs.list(self.fields)?);
         on(&table, || {
             expect_rank(&rows, 1)?;
             for values in old.iter().chain(&new) {
@@ -282,11 +260,7 @@ impl OpKernel for WriteRows {
                 });
             }
             let (pool, rows) = (pool()?, rows.values::<i64>()?);
-            let updated = if self.sets {
-                table.set_fields(pool, rows, &updates)?
-            } else {
-                table.write_fields(pool, rows, &updates)?
-            };
+            let updated = table.write_fields(pool, rows, &updates, self.sets)?;
             context.set_scalar(0, updated as i64)
         })
     }

@@ -1,6 +1,6 @@
 //! Ops that write a table to files and read it back: `MxRecSave`, `MxRecLoad`.
 
-use super::fields::{count, list};
+use super::lists::{members, Tensors};
 use super::support::{on, table, TableOp, HANDLE};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tables;
@@ -190,7 +190,7 @@ impl OpKernel for Load {
     };
 
     fn create(construction: &Construction) -> Result<Self> {
-        match count(construction)? {
+        match members(construction)? {
             0 => Ok(Self { is_chosen: false }),
             1 => Ok(Self { is_chosen: true }),
             other => Err(Error::invalid("N must be 0 or 1").with("N", other)),
@@ -199,7 +199,7 @@ impl OpKernel for Load {
 
     fn compute(&self, context: &Context) -> Result<()> {
         let (table, input) = (table(context)?, context.input(1)?);
-        let slots = list(context, 2, 2, usize::from(self.is_chosen))?;
+        let slots = Tensors::from(context, 2, 2).list(usize::from(self.is_chosen))?;
         let slots = slots.first().map(Input::values::<u8>).transpose()?;
         on(&table, || {
             let wanted = |name: &str| {

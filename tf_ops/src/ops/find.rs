@@ -1,17 +1,16 @@
 //! Reading rows by their keys, in one table or in many: `MxRecFind`.
 
-use super::bag_inputs::BagInputs;
 use super::lists::{length_of_each, members, on_only, Tensors};
 use super::read::{
-    expect_variables, of_bags, of_ids, BAGS, MANY_DIVISORS, MANY_ENDS, MANY_NORMS, MANY_WEIGHTS,
-    NORMS, VARIABLES,
+    expect_variables, of_each, BAGS, MANY_DIVISORS, MANY_ENDS, MANY_NORMS, MANY_WEIGHTS, NORMS,
+    VARIABLES,
 };
 use super::resolve::MANY_IDS;
 use super::support::{ids, on, rows_of_absent, HANDLES, KEY_TYPE, MEMBERS};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, OpKernel, Output};
 use crate::threads::pool;
-use mx_rec_kernels::{Absent, Error, KeyBagsOf, KeysOf, Result, Table};
+use mx_rec_kernels::{Absent, Error, KeysOf, Result, Table};
 
 /// Rows of keys, read only.
 pub(crate) struct Find {
@@ -115,28 +114,21 @@ impl OpKernel for Find {
                 None if self.initial => Absent::Initial(table.config()),
                 None => Absent::Zeros,
             };
-            group.push(KeysOf { table, ids, absent });
+            group.push(KeysOf {
+                table,
+                ids,
+                absent,
+                bags: None,
+            });
         }
         on_only(&tables, || {
-            if bags.is_empty() {
-                let mut outputs = of_ids(context, &tables, &asked)?;
-                let outs = outputs.iter_mut().map(Output::values).collect();
-                Table::find_many(pool()?, &group, outs)?;
-                return context.set_all(outputs);
+            for (keys, bags) in group.iter_mut().zip(&bags) {
+                keys.bags = Some(bags.bags()?);
             }
-            pool_keys(context, group, &bags)
+            let mut outputs = of_each(context, &tables, &asked, &bags)?;
+            let outs = outputs.iter_mut().map(Output::values).collect();
+            Table::find_many(pool()?, &group, outs)?;
+            context.set_all(0, outputs)
         })
     }
-}
-
-fn pool_keys(context: &Context, group: Vec<KeysOf<'_>>, given: &[BagInputs]) -> Result<()> {
-    let mut outputs = of_bags(context, group.iter().map(|one| one.table), given)?;
-    let group = group.into_iter().zip(given).map(|(keys, bags)| {
-        let bags = bags.bags()?;
-        Ok(KeyBagsOf { keys, bags })
-    });
-    let group = group.collect::<Result<Vec<_>>>()?;
-    let outs = outputs.iter_mut().map(Output::values).collect();
-    Table::find_pooled_many(pool()?, &group, outs)?;
-    context.set_all(outputs)
 }

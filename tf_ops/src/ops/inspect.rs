@@ -1,6 +1,7 @@
 //! Ops that give or empty the content of a table: `MxRecExport`, `MxRecClear`.
 
-use super::fields::{count, list, FIELDS};
+use super::fields::FIELDS;
+use super::lists::{members, Tensors};
 use super::support::{on, table, TableOp, HANDLE};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel};
@@ -68,13 +69,13 @@ impl OpKernel for Export {
     };
 
     fn create(construction: &Construction) -> Result<Self> {
-        let fields = count(construction)?;
+        let fields = members(construction)?;
         Ok(Self { fields })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
         let table = table(context)?;
-        let names = list(context, 1, 1, self.fields)?;
+        let names = Tensors::from(context, 1, 1).list(self.fields)?;
         on(&table, || {
             let snapshot = table.snapshot();
             let (rows, dim) = (snapshot.rows() as i64, table.dim());
@@ -103,10 +104,7 @@ impl OpKernel for Export {
                 return Err(differs());
             }
             context.set(0, keys)?;
-            for (at, out) in values.into_iter().enumerate() {
-                context.set(1 + at, out)?;
-            }
-            Ok(())
+            context.set_all(1, values)
         })
     }
 }

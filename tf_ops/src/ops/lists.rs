@@ -15,9 +15,14 @@ pub(super) fn members(construction: &Construction) -> Result<usize> {
 
 /// How many tensors the lists have whose number attribute is `name`.
 pub(super) fn length(construction: &Construction, name: &'static str) -> Result<usize> {
-    let length = construction.int(name)?;
-    usize::try_from(length)
-        .map_err(|_| Error::invalid("a number of tensors must not be negative").with(name, length))
+    Ok(natural(construction, name)? as usize)
+}
+
+/// An int attribute that is not negative.
+pub(super) fn natural(construction: &Construction, name: &'static str) -> Result<u32> {
+    let value = construction.int(name)?;
+    u32::try_from(value)
+        .map_err(|_| Error::invalid("an attribute must not be negative").with(name, value))
 }
 
 /// How many tensors the lists have whose number attribute is `name`: none, or one for each of

@@ -7,7 +7,7 @@ use super::support::{expect_rank, expect_variable, on, table, HANDLES, MEMBERS};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel, Output};
 use crate::threads::pool;
-use mx_rec_kernels::{BagsOf, Error, Result, RowsOf, Table};
+use mx_rec_kernels::{Error, Result, RowsOf, Table};
 use std::sync::Arc;
 
 pub(super) const VARIABLES: Arg = Arg {
@@ -173,7 +173,7 @@ impl OpKernel for Read {
         let inverses = inputs.list(self.inverses)?;
         let bags = inputs.bags(self.bags, self.norms)?;
         if inverses.is_empty() {
-            return context.set_all(rows_of(context, &tables, &offsets)?);
+            return context.set_all(0, rows_of(context, &tables, &offsets)?);
         }
         let found = tables.iter().zip(&offsets).zip(&inverses);
         let found = found.map(|((table, offsets), inverse)| {
@@ -181,20 +181,24 @@ impl OpKernel for Read {
                 table,
                 offsets: offsets.values::<i64>()?,
                 inverse: inverse.values::<i32>()?,
+                bags: None,
             })
         });
-        let group = found.collect::<Result<Vec<_>>>()?;
+        let mut group = found.collect::<Result<Vec<_>>>()?;
         on_only(&tables, || {
-            if !bags.is_empty() {
-                return pool_rows(context, group, &bags, self.norms > 0);
-            }
             if self.tensors != self.members {
                 return read_side_by_side(context, &tables, &group, &inverses);
             }
-            let mut outputs = of_ids(context, &tables, &inverses)?;
+            for (rows, bags) in group.iter_mut().zip(&bags) {
+                rows.bags = Some(bags.bags()?);
+            }
+            let mut outputs = of_each(context, &tables, &inverses, &bags)?;
+            let mut kept = of_kept(context, &group, bags.iter().take(self.norms))?;
             let outs = outputs.iter_mut().map(Output::values).collect();
-            Table::embed_many(pool()?, &group, outs)?;
-            context.set_all(outputs)
+            let rows = kept.iter_mut().map(Output::values).collect();
+            Table::embed_many(pool()?, &group, outs, rows)?;
+            outputs.extend(kept);
+            context.set_all(0, outputs)
         })
     }
 }
@@ -205,26 +209,19 @@ pub(super) fn expect_variables(tables: &[Arc<Table>], variables: &[Input]) -> Re
     all.try_for_each(|(table, variable)| on(table, || expect_variable(variable, table)))
 }
 
-/// Tensors with a row of its table for each element of an input.
-pub(super) fn of_ids(
+/// Tensors with a row of its member's table for each of its ids, or for each of its bags.
+pub(super) fn of_each(
     context: &Context,
     tables: &[Arc<Table>],
     ids: &[Input],
-) -> Result<Vec<Output<f32>>> {
-    let all = tables.iter().zip(ids);
-    all.map(|(table, ids)| context.allocate::<f32>(&with_last(ids, table.dim())))
-        .collect()
-}
-
-/// Tensors with a row of its table for each bag.
-pub(super) fn of_bags<'a>(
-    context: &Context,
-    tables: impl Iterator<Item = &'a Table>,
     bags: &[BagInputs],
 ) -> Result<Vec<Output<f32>>> {
-    let all = tables.zip(bags);
-    all.map(|(table, bags)| context.allocate::<f32>(&bags.shape(table.dim())))
-        .collect()
+    let all = tables.iter().zip(ids).enumerate();
+    all.map(|(at, (table, ids))| match bags.get(at) {
+        Some(bags) => context.allocate::<f32>(&bags.shape(table.dim())),
+        None => context.allocate::<f32>(&with_last(ids, table.dim())),
+    })
+    .collect()
 }
 
 /// A row for each id of the only table: the most frequent form, and the shortest, without a list.
@@ -259,33 +256,22 @@ fn rows_of(
     rows.collect()
 }
 
-fn pool_rows(
+/// Tensors for the distinct rows of members with a norm.
+fn of_kept<'b>(
     context: &Context,
-    group: Vec<RowsOf<'_>>,
-    given: &[BagInputs],
-    keeps: bool,
-) -> Result<()> {
-    let mut outputs = of_bags(context, group.iter().map(|one| one.table), given)?;
-    let mut kept = Vec::new();
-    if keeps {
-        for (one, bags) in group.iter().zip(given) {
-            let rows = match bags.has_norm() {
-                true => one.offsets.len(),
-                false => 0,
-            };
-            kept.push(context.allocate::<f32>(&[rows as i64, one.table.dim() as i64])?);
-        }
-    }
-    let group = group.into_iter().zip(given).map(|(rows, bags)| {
-        let bags = bags.bags()?;
-        Ok(BagsOf { rows, bags })
-    });
-    let group = group.collect::<Result<Vec<_>>>()?;
-    let outs = outputs.iter_mut().map(Output::values).collect();
-    let rows = kept.iter_mut().map(Output::values).collect();
-    Table::embed_pooled_many(pool()?, &group, outs, rows)?;
-    outputs.extend(kept);
-    context.set_all(outputs)
+    group: &[RowsOf<'_>],
+    bags: impl Iterator<Item = &'b BagInputs>,
+) -> Result<Vec<Output<f32>>> {
+    let all = group.iter().zip(bags);
+    all.map(|(one, bags)| {
+        let rows = if bags.has_norm() {
+            one.offsets.len()
+        } else {
+            0
+        };
+        context.allocate::<f32>(&[rows as i64, one.table.dim() as i64])
+    })
+    .collect()
 }
 
 fn read_side_by_side(

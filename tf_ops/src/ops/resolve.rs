@@ -203,9 +203,7 @@ impl IdOffset {
             let found = on(table, || {
                 table.id_offset(pool()?, ids(input)?, false, self.limit, inverse.values())
             })?;
-            let mut offsets = context.allocate::<i64>(&[found.len() as i64])?;
-            offsets.values().copy_from_slice(&found);
-            all.push(offsets);
+            all.push(context.vector(&found)?);
             inverses.push(inverse);
         }
         Ok((all, inverses))
@@ -306,11 +304,8 @@ fn set_resolved(
     inverses: Vec<Output<i32>>,
 ) -> Result<()> {
     let members = offsets.len();
-    context.set_all(offsets)?;
-    for (at, inverse) in inverses.into_iter().enumerate() {
-        context.set(members + at, inverse)?;
-    }
-    Ok(())
+    context.set_all(0, offsets)?;
+    context.set_all(members, inverses)
 }
 
 /// Sets the outputs to what was prepared, and for the members at `late` to what was resolved.

@@ -118,10 +118,7 @@ impl OpKernel for SparseBagsMany {
             lists.list(members)?,
             lists.list(members)?,
         );
-        let (rows, combiners) = (
-            context.tensor(3 * members, 3)?,
-            context.tensor(3 * members + 1, 4)?,
-        );
+        let (rows, combiners) = (lists.one()?, lists.one()?);
         expect_rank(&rows, 1)?;
         expect_rank(&combiners, 1)?;
         let (rows, combiners) = (rows.values::<i64>()?, combiners.values::<i32>()?);
@@ -173,15 +170,9 @@ impl OpKernel for SparseBagsMany {
             made.push(kernels::sparse_bags(given, ids(input)?, bags, &rules).map_err(named)?);
         }
         for (at, bags) in made.into_iter().enumerate() {
-            let mut out = context.allocate::<i64>(&[bags.ids.len() as i64])?;
-            out.values().copy_from_slice(&bags.ids);
-            let mut ends = context.allocate::<i64>(&[bags.ends.len() as i64])?;
-            ends.values().copy_from_slice(&bags.ends);
-            let mut divisors = context.allocate::<f32>(&[bags.divisors.len() as i64])?;
-            divisors.values().copy_from_slice(&bags.divisors);
-            context.set(at, out)?;
-            context.set(members + at, ends)?;
-            context.set(2 * members + at, divisors)?;
+            context.set(at, context.vector(&bags.ids)?)?;
+            context.set(members + at, context.vector(&bags.ends)?)?;
+            context.set(2 * members + at, context.vector(&bags.divisors)?)?;
         }
         Ok(())
     }

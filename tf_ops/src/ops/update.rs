@@ -9,7 +9,7 @@ use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{
-    Columns, Error, LookupColumns, Optimizer, Result, RowGradients, RowOptimizer, Table,
+    Columns, Error, LookupGradients, Optimizer, Result, RowGradients, RowOptimizer, Table,
 };
 use std::sync::Arc;
 
@@ -263,7 +263,7 @@ struct Lookup<'a> {
 }
 
 impl Lookup<'_> {
-    fn gradients(&self, dim: usize) -> Result<LookupColumns<'_>> {
+    fn gradients(&self, dim: usize) -> Result<LookupGradients<'_>> {
         let (inverse, grad) = (self.inverse, self.grad);
         expect_rank(self.offsets, 1)?;
         if self.first.is_none() {
@@ -277,7 +277,7 @@ impl Lookup<'_> {
             expect_one_each(grad, inverse)?;
         }
         let width = grad.dims().last().map_or(0, |&width| width as usize);
-        Ok(LookupColumns {
+        Ok(LookupGradients {
             offsets: self.offsets.values::<i64>()?,
             inverse: ids,
             grads: Columns::of(grad.values::<f32>()?, width, self.first.unwrap_or(0), dim)?,

@@ -122,6 +122,16 @@ impl Context {
         Output::new(self.api, dims)
     }
 
+    /// A new tensor that is a vector of these values.
+    ///
+    /// # Errors
+    /// As [`Context::allocate`].
+    pub(crate) fn vector<T: Element>(&self, values: &[T]) -> Result<Output<T>> {
+        let mut output = self.allocate::<T>(&[values.len() as i64])?;
+        output.values().copy_from_slice(values);
+        Ok(output)
+    }
+
     /// A tensor that is the offsets of `lease`; it becomes an output by [`Context::set`].
     ///
     /// # Errors
@@ -148,12 +158,12 @@ impl Context {
         status.check()
     }
 
-    /// Gives tensors to TensorFlow as the outputs from the first on, as [`Context::set`] does.
+    /// Gives tensors to TensorFlow as the outputs from number `first` on, as [`Context::set`] does.
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn set_all(&self, tensors: Vec<impl Settable>) -> Result<()> {
-        let mut tensors = tensors.into_iter().enumerate();
+    pub(crate) fn set_all(&self, first: usize, tensors: Vec<impl Settable>) -> Result<()> {
+        let mut tensors = (first..).zip(tensors);
         tensors.try_for_each(|(at, tensor)| self.set(at, tensor))
     }
 

@@ -38,18 +38,12 @@ fn write(dir: &Path, dim: usize, slots: &[&str], rows: &Rows) {
 /// Saves a table of `keys`, trained one step, as the engine does.
 fn saved(dir: &Path, keys: &[i64]) -> Table {
     let table = Table::new(TableConfig {
-        name: "t".into(),
-        dim: 3,
-        capacity: 1 << 20,
         seed: 3,
         initializer: Initializer::RandomUniform {
             min: -1.0,
             max: 1.0,
         },
-        init_param: 1.0,
-        frozen_keys: vec![],
-        admission_sketch_bytes: 0,
-        row_storage: crate::RowStorage::default(),
+        ..TableConfig::new("t", 3, 1 << 20)
     })
     .unwrap();
     let adam = LazyAdam::new(0.1, 0.9, 0.99, 1e-8, 0.9, 0.99).unwrap();

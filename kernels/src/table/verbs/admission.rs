@@ -35,32 +35,17 @@ impl Table {
     /// latest call. After a load of files with a history, the saved access threshold stays in force
     /// if `thresholds.access` equals the configuration of the program that saved the files.
     ///
+    /// With the number of a `step`, [`Table::uncount`] takes back what was counted in it.
+    ///
     /// # Errors
     /// `InvalidArgument` for a wrong length, a time outside of 1..=4294967294 seconds since 1970,
     /// or an eviction threshold without a time; `ResourceExhausted` without memory for the sketch
     /// of a table that has one, in the first call. A failed call changes nothing.
-    pub fn observe(
-        &self,
-        pool: &Pool,
-        ids: Ids<'_>,
-        weight: u32,
-        time: Option<i64>,
-        thresholds: Thresholds,
-        inverse: &mut [i32],
-    ) -> Result<Arc<Vec<i64>>> {
-        self.observe_in(None, pool, ids, weight, time, thresholds, inverse)
-    }
-
-    /// [`Table::observe`] in the step of that number, if it has one: [`Table::uncount`] takes back
-    /// what was counted in it.
-    ///
-    /// # Errors
-    /// As there.
     #[expect(
         clippy::too_many_arguments,
         reason = "what a lookup counts, and in which step"
     )]
-    pub fn observe_in(
+    pub fn observe(
         &self,
         step: Option<i64>,
         pool: &Pool,
@@ -96,7 +81,7 @@ impl Table {
         self.keys().uncount(&index, step);
     }
 
-    /// [`Table::observe_in`] of distinct `keys` with their occurrences, which another process
+    /// [`Table::observe`] of distinct `keys` with their occurrences, which another process
     /// counted.
     ///
     /// # Errors

@@ -1,20 +1,13 @@
 //! Admission while somebody else changes the table between two of its locks.
 
 use crate::table::{Table, TableConfig, Thresholds};
-use crate::{Ids, Initializer, Pool};
+use crate::{Ids, Pool};
 use std::sync::Arc;
 
 fn table() -> Arc<Table> {
     let config = TableConfig {
-        name: "between".into(),
-        dim: 2,
-        capacity: 100,
         seed: 5,
-        initializer: Initializer::Zeros,
-        init_param: 1.0,
-        frozen_keys: Vec::new(),
-        admission_sketch_bytes: 0,
-        row_storage: crate::RowStorage::default(),
+        ..TableConfig::new("between", 2, 100)
     };
     Arc::new(Table::new(config).unwrap())
 }
@@ -63,7 +56,7 @@ fn observe(table: &Table, ids: &[i64], access: u32) {
     };
     let pool = Pool::new(1).unwrap();
     let mut places = vec![0; ids.len()];
-    let observed = table.observe(&pool, Ids::I64(ids), 1, None, limits, &mut places);
+    let observed = table.observe(None, &pool, Ids::I64(ids), 1, None, limits, &mut places);
     observed.unwrap();
 }
 

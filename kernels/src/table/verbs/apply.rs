@@ -12,9 +12,8 @@ use crate::table::disk::expect_all;
 use crate::table::engine::{zeros, LockedIndex};
 use crate::table::rows::content::Content;
 use crate::table::rows::offset::Unfit;
-use crate::table::{LookupGradients, Table, Target};
+use crate::table::{LookupGradients, RowGradients, Table, Target};
 use crate::{Columns, Error, Ids, Pool, Result, Rounding, RowDtype, RowOptimizer};
-use std::borrow::Cow;
 use std::ops::Range;
 
 /// A thread should have at least so many gradients: to wake another one takes as long as several
@@ -47,73 +46,30 @@ impl Table {
         let n = target.len();
         self.floats("grads", grads.len(), n)?;
         self.expect_numbers(n)?;
-        match target {
+        let ids = match target {
             Target::Offsets(offsets) => {
-                let are_distinct = self.flight().lock().are_distinct(offsets);
-                let mut content = self.content_with_mut(pool, offsets)?;
-                let mut dealt = self.deal(pool, &content, n, |at| offsets[at])?;
-                dealt.distinct = are_distinct;
-                let dim = self.dim();
-                self.update(pool, &mut content, &dealt, &Rows { dim, grads }, optimizer)
+                let rows = RowGradients { offsets, grads };
+                return Table::apply_many(pool, &[(self, rows)], optimizer);
             }
-            Target::Ids(ids) => {
-                let verb = |index: LockedIndex<'_>, offsets: Vec<i64>, inverse: &[i32]| {
-                    let lookup = LookupGradients {
-                        offsets: &offsets,
-                        inverse,
-                        grads,
-                        bags: None,
-                    };
-                    let index = index.shared();
-                    let keyed = self.keyed(pool, &[lookup])?;
-                    let mut content = self.content().write();
-                    drop(index);
-                    expect_all(&content, &offsets)?;
-                    let mut dealt = self.deal(pool, &content, offsets.len(), |at| offsets[at])?;
-                    dealt.distinct = true;
-                    self.update(pool, &mut content, &dealt, &keyed, optimizer)
-                };
-                self.resolve_with_rows(pool, ids, None, &mut vec![0; n], zeros, verb)
-            }
-        }
-    }
-
-    /// One step of `optimizer` with the gradients of `lookups`; returns how many rows changed.
-    ///
-    /// As if the gradients of each lookup were summed over its ids with [`reduce`](crate::reduce),
-    /// those of a pooled one with [`reduce_pooled`](crate::reduce_pooled), and [`Table::apply`]
-    /// were called with the sums of all lookups, one after the other: the same bits without the
-    /// tensors between.
-    ///
-    /// # Errors
-    /// As [`Table::apply`], and `InvalidArgument` for an entry of `inverse` that is no place in its
-    /// `offsets`, and for bags that are not those of the ids. A failed call changes no row.
-    pub fn apply_lookups(
-        &self,
-        pool: &Pool,
-        lookups: &[LookupGradients<'_>],
-        optimizer: &dyn RowOptimizer,
-    ) -> Result<u64> {
-        for lookup in lookups {
-            self.floats("grads", lookup.grads.len(), lookup.len())?;
-            self.expect_numbers(lookup.inverse.len().max(lookup.len()))?;
-        }
-        self.expect_numbers(lookups.iter().map(|lookup| lookup.offsets.len()).sum())?;
-        let keyed = self.keyed(pool, lookups)?;
-        let joined: Cow<'_, [i64]> = match lookups {
-            [lookup] => lookup.offsets.into(),
-            _ => lookups
-                .iter()
-                .flat_map(|lookup| lookup.offsets)
-                .copied()
-                .collect::<Vec<_>>()
-                .into(),
+            Target::Ids(ids) => ids,
         };
-        let are_distinct = self.flight().lock().are_distinct(&joined);
-        let mut content = self.content_with_mut(pool, &joined)?;
-        let mut dealt = self.deal(pool, &content, joined.len(), |at| joined[at])?;
-        dealt.distinct = are_distinct;
-        self.update(pool, &mut content, &dealt, &keyed, optimizer)
+        let verb = |index: LockedIndex<'_>, offsets: Vec<i64>, inverse: &[i32]| {
+            let lookup = LookupGradients {
+                offsets: &offsets,
+                inverse,
+                grads: Columns::all(grads, self.dim())?,
+                bags: None,
+            };
+            let index = index.shared();
+            let keyed = self.keyed(pool, &[lookup])?;
+            let mut content = self.content().write();
+            drop(index);
+            expect_all(&content, &offsets)?;
+            let mut dealt = self.deal(pool, &content, offsets.len(), |at| offsets[at])?;
+            dealt.distinct = true;
+            self.update(pool, &mut content, &dealt, &keyed, optimizer)
+        };
+        self.resolve_with_rows(pool, ids, None, &mut vec![0; n], zeros, verb)
     }
 
     /// Creates or overwrites embeddings, `(n)` ids and `(n, dim)` rows; the last occurrence of a
@@ -232,9 +188,7 @@ impl Table {
         let spread: Vec<Spread<'a>> = plain
             .map(|lookup| (lookup.inverse, lookup.grads, lookup.offsets.len()))
             .collect();
-        let mut plain = Summed::all(pool, self.dim(), &spread)
-            .map_err(named)?
-            .into_iter();
+        let mut plain = Summed::all(pool, &spread).map_err(named)?.into_iter();
         let mut found = Vec::with_capacity(lookups.len());
         let mut ends = Vec::with_capacity(lookups.len());
         let mut end = 0;
@@ -243,7 +197,6 @@ impl Table {
             found.extend(match &lookup.bags {
                 None => plain.next().map(OfLookup::Plain),
                 Some(bags) => {
-                    let grads = Columns::all(grads, self.dim()).map_err(named)?;
                     let by_key = ByKey::new(pool, grads, inverse, bags, distinct);
                     Some(OfLookup::Pooled(by_key.map_err(named)?))
                 }

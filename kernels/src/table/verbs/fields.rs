@@ -165,36 +165,14 @@ impl Table {
     /// A float that is still the old one becomes the new one. One that somebody changed since it
     /// was read gets the difference between new and old: of two updates at once none is lost.
     /// Slots that rows lack are added first. Rows of frozen keys do not change. Rows whose key was
-    /// removed since are left out and counted in [`Stats`](crate::Stats).
+    /// removed since are left out and counted in [`Stats`](crate::Stats). A `row_dtype` of 2 bytes
+    /// gets the nearest values if they `are_given`, and are not what an update makes of a row.
     ///
     /// # Errors
     /// `InvalidArgument` for a wrong length or an offset that this table has not given out,
     /// `Aborted` for an offset from before the content was replaced, `ResourceExhausted` if the
     /// system gives no memory for new slots. A failed call changes no row.
     pub fn write_fields(
-        &self,
-        pool: &Pool,
-        offsets: &[i64],
-        fields: &[FieldUpdate<'_>],
-    ) -> Result<u64> {
-        self.put_fields(pool, offsets, fields, false)
-    }
-
-    /// [`Table::write_fields`] of values that are given, and not what an update makes of a row: a
-    /// `row_dtype` of 2 bytes gets the nearest ones.
-    ///
-    /// # Errors
-    /// As [`Table::write_fields`].
-    pub fn set_fields(
-        &self,
-        pool: &Pool,
-        offsets: &[i64],
-        fields: &[FieldUpdate<'_>],
-    ) -> Result<u64> {
-        self.put_fields(pool, offsets, fields, true)
-    }
-
-    fn put_fields(
         &self,
         pool: &Pool,
         offsets: &[i64],
@@ -297,21 +275,15 @@ fn merge(now: &mut [f32], old: &[f32], new: &[f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Ids, Initializer, Kind, Sgd, TableConfig, Target};
+    use crate::{Ids, Kind, Sgd, TableConfig, Target};
 
     const DIM: usize = 2;
 
     fn table(frozen: Vec<i64>) -> (Table, Pool, Vec<i64>) {
         let config = TableConfig {
-            name: "fields".into(),
-            dim: DIM,
-            capacity: 100,
             seed: 1,
-            initializer: Initializer::Zeros,
-            init_param: 1.0,
             frozen_keys: frozen,
-            admission_sketch_bytes: 0,
-            row_storage: crate::RowStorage::default(),
+            ..TableConfig::new("fields", DIM, 100)
         };
         let table = Table::new(config).unwrap();
         let pool = Pool::new(2).unwrap();
@@ -357,7 +329,7 @@ mod tests {
             update(&Field::Embedding, &[0.0; 4], &[1.0, 2.0, 3.0, 4.0]),
             update(&field, &before, &[5.0, 6.0, 7.0, 8.0]),
         ];
-        let written = table.write_fields(&pool, &offsets[..2], &fields);
+        let written = table.write_fields(&pool, &offsets[..2], &fields, false);
         assert_eq!(written.unwrap(), 2);
         let back = [offsets[1], offsets[2], offsets[0]];
         let embedding = read(&table, &pool, &back, &Field::Embedding);
@@ -391,7 +363,7 @@ mod tests {
         table.remove(Ids::I64(&[7])).unwrap();
         let ones = [1.0; 4];
         let fields = [update(&Field::Embedding, &[0.0; 4], &ones)];
-        let written = table.write_fields(&pool, &[offsets[0], offsets[2]], &fields);
+        let written = table.write_fields(&pool, &[offsets[0], offsets[2]], &fields, false);
         assert_eq!(written.unwrap(), 1);
         assert_eq!(table.stats().stale, 2);
         assert_eq!(
@@ -409,7 +381,7 @@ mod tests {
         table.apply(&pool, target, &[-8.0, 0.0], &sgd).unwrap();
         let new: Vec<f32> = old.iter().map(|old| old + 1.0).collect();
         let fields = [update(&Field::Embedding, &old, &new)];
-        table.write_fields(&pool, &offsets, &fields).unwrap();
+        table.write_fields(&pool, &offsets, &fields, false).unwrap();
         let now = read(&table, &pool, &offsets[..2], &Field::Embedding);
         assert_eq!(now, [9.0, 1.0, 1.0, 1.0]);
     }
@@ -423,7 +395,10 @@ mod tests {
             update(&Field::Embedding, &[0.0; 8], &ones),
             update(&field, &[0.0; 8], &ones),
         ];
-        assert_eq!(table.write_fields(&pool, &offsets, &fields).unwrap(), 3);
+        assert_eq!(
+            table.write_fields(&pool, &offsets, &fields, false).unwrap(),
+            3
+        );
         for field in [&Field::Embedding, &field] {
             let values = read(&table, &pool, &offsets, field);
             assert_eq!(values, [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0]);
@@ -431,14 +406,14 @@ mod tests {
         table.clear();
         let kind = |result: Result<u64>| result.unwrap_err().kind();
         assert_eq!(
-            kind(table.write_fields(&pool, &offsets, &fields)),
+            kind(table.write_fields(&pool, &offsets, &fields, false)),
             Kind::Aborted
         );
         let again = table.batch_rows(&offsets).map(|_| 0);
         assert_eq!(kind(again), Kind::Aborted);
         let short = [update(&Field::Embedding, &[0.0; 3], &ones)];
         assert_eq!(
-            kind(table.write_fields(&pool, &offsets, &short)),
+            kind(table.write_fields(&pool, &offsets, &short, false)),
             Kind::InvalidArgument
         );
     }

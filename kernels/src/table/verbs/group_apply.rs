@@ -3,11 +3,11 @@
 use crate::batch::{reduce_columns, reduce_pooled};
 use crate::sync::RwLockWriteGuard;
 use crate::table::disk::Held;
-use crate::table::group::{by_address, each, Failure, OneTable};
+use crate::table::group::{by_address, each, Failure};
 use crate::table::rows::content::Content;
 use crate::table::verbs::apply::{Dealt, Keyed, Rows};
-use crate::table::{LookupGradients, Table, Target};
-use crate::{Bags, Columns, Error, Pool, Result, RowOptimizer};
+use crate::table::Table;
+use crate::{Bags, Columns, Pool, Result, RowOptimizer};
 use std::borrow::Cow;
 
 /// Sums of at most so many floats are made beside each other; where there are more, gradients that
@@ -25,7 +25,7 @@ pub struct RowGradients<'a> {
 
 /// The gradients of one lookup, one for each of its ids or bags, as columns of a matrix.
 #[derive(Clone, Copy, Debug)]
-pub struct LookupColumns<'a> {
+pub struct LookupGradients<'a> {
     /// Those of its distinct keys `(u)`, as [`Table::id_offset`] gave them; they may repeat, -1 and
     /// 0 are skipped.
     pub offsets: &'a [i64],
@@ -59,7 +59,7 @@ enum Grads<'g> {
     /// One gradient a place.
     Rows(Cow<'g, [f32]>),
     /// Gradients of the ids of lookups, still to be summed.
-    Lookups(Vec<LookupColumns<'g>>),
+    Lookups(Vec<LookupGradients<'g>>),
     /// The same, summed where several belong to one key.
     Keyed(Keyed<'g>),
 }
@@ -77,9 +77,6 @@ impl Table {
         group: &[(&Table, RowGradients<'_>)],
         optimizer: &dyn RowOptimizer,
     ) -> Result<u64> {
-        if let [(table, rows)] = group {
-            return table.apply(pool, Target::Offsets(rows.offsets), rows.grads, optimizer);
-        }
         for (table, rows) in group {
             table.floats("grads", rows.grads.len(), rows.offsets.len())?;
         }
@@ -97,54 +94,82 @@ impl Table {
                     offsets.copied().collect::<Vec<_>>().into()
                 }
             };
-            Update::new(one, offsets, Grads::Rows(grads))
+            Update::new(one.table, one.members[0], offsets, Grads::Rows(grads))
         });
         update_all(pool, updates.collect(), optimizer)
     }
 
-    /// [`Table::apply_lookups`] in several tables at once; returns how many rows changed.
+    /// One step of `optimizer` with the gradients of lookups in several tables; returns how many
+    /// rows changed. The members of one table are its lookups, in the order of the group.
     ///
-    /// The members of one table are its lookups, in the order of the group.
+    /// As if the gradients of each lookup were summed over its ids with
+    /// [`reduce_columns`](crate::reduce_columns), those of a pooled one with
+    /// [`reduce_pooled`](crate::reduce_pooled), and [`Table::apply`] were called with the sums of
+    /// all lookups, one after the other: the same bits without the tensors between.
     ///
     /// # Errors
-    /// As there, of the first member that fails; then no row of any table changed. Slots that the
-    /// optimizer needs may have been added.
+    /// As [`Table::apply`], and `InvalidArgument` for an entry of `inverse` that is no place in its
+    /// `offsets`, and for bags that are not those of the ids, of the first member that fails; then
+    /// no row of any table changed. Slots that the optimizer needs may have been added.
     pub fn apply_lookups_many(
         pool: &Pool,
-        group: &[(&Table, LookupColumns<'_>)],
+        group: &[(&Table, LookupGradients<'_>)],
         optimizer: &dyn RowOptimizer,
     ) -> Result<u64> {
-        if let Some((table, lookups)) = of_one_table(group) {
-            return table.apply_lookups(pool, &lookups, optimizer);
-        }
         for (table, lookup) in group {
-            table.length("dim of grads", lookup.grads.dim(), table.dim())?;
-            let expected = lookup.bags.map_or(lookup.inverse.len(), |bags| bags.len());
-            table.length("grads", lookup.grads.len(), expected)?;
-            table.expect_numbers(lookup.inverse.len().max(expected))?;
+            lookup.check(table)?;
         }
         let tables = by_address(group.iter().map(|(table, _)| *table));
         let updates = tables.iter().map(|one| {
-            let lookups: Vec<_> = one.members.iter().map(|&at| group[at].1).collect();
-            let offsets = match lookups[..] {
-                [only] => only.offsets.into(),
-                _ => {
-                    let offsets = lookups.iter().flat_map(|one| one.offsets);
-                    offsets.copied().collect::<Vec<_>>().into()
-                }
-            };
-            Update::new(one, offsets, Grads::Lookups(lookups))
+            let lookups = one.members.iter().map(|&at| group[at].1);
+            Update::of_lookups(one.table, one.members[0], lookups.collect())
         });
         update_all(pool, updates.collect(), optimizer)
+    }
+
+    /// [`Table::apply_lookups_many`] in one table, also without a lookup.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn apply_lookups(
+        &self,
+        pool: &Pool,
+        lookups: &[LookupGradients<'_>],
+        optimizer: &dyn RowOptimizer,
+    ) -> Result<u64> {
+        lookups.iter().try_for_each(|lookup| lookup.check(self))?;
+        let update = Update::of_lookups(self, 0, lookups.to_vec());
+        update_all(pool, vec![update], optimizer)
+    }
+}
+
+impl LookupGradients<'_> {
+    /// Refuses gradients that are not those of the ids or bags.
+    fn check(&self, table: &Table) -> Result<()> {
+        table.length("dim of grads", self.grads.dim(), table.dim())?;
+        let expected = self.bags.map_or(self.inverse.len(), |bags| bags.len());
+        table.length("grads", self.grads.len(), expected)?;
+        table.expect_numbers(self.inverse.len().max(expected))
     }
 }
 
 impl<'t, 'g> Update<'t, 'g> {
-    fn new(one: &OneTable<'t>, offsets: Cow<'g, [i64]>, grads: Grads<'g>) -> Update<'t, 'g> {
+    fn of_lookups(table: &'t Table, first: usize, lookups: Vec<LookupGradients<'g>>) -> Self {
+        let offsets = match lookups[..] {
+            [only] => only.offsets.into(),
+            _ => {
+                let offsets = lookups.iter().flat_map(|one| one.offsets);
+                offsets.copied().collect::<Vec<_>>().into()
+            }
+        };
+        Update::new(table, first, offsets, Grads::Lookups(lookups))
+    }
+
+    fn new(table: &'t Table, first: usize, offsets: Cow<'g, [i64]>, grads: Grads<'g>) -> Self {
         Update {
-            table: one.table,
-            first: one.members[0],
-            are_distinct: one.table.flight().lock().are_distinct(&offsets),
+            table,
+            first,
+            are_distinct: table.flight().lock().are_distinct(&offsets),
             cost: match &grads {
                 Grads::Lookups(lookups) => lookups.iter().map(|one| one.inverse.len()).sum(),
                 _ => offsets.len(),
@@ -156,35 +181,30 @@ impl<'t, 'g> Update<'t, 'g> {
         }
     }
 
-    /// Sums the gradients of each key of each lookup. Both ways give the same bits.
-    fn sum(&mut self, pool: &Pool) -> Result<()> {
+    /// Sums the gradients of each key of each lookup, `in_place` those that are alone: both ways
+    /// give the same bits.
+    fn sum(&mut self, pool: &Pool, in_place: bool) -> Result<()> {
         let Grads::Lookups(lookups) = &self.grads else {
             return Ok(());
         };
-        let dim = self.table.dim();
-        let floats = self.offsets.len() * dim;
-        let in_place: Option<Vec<_>> = match floats > MOST_SUMS {
-            true => lookups.iter().map(whole).collect(),
-            false => None,
-        };
-        self.grads = match in_place {
-            Some(lookups) => Grads::Keyed(self.table.keyed(pool, &lookups)?),
-            None => {
-                let mut sums = vec![0.0; floats];
-                let mut rest = &mut sums[..];
-                for lookup in lookups {
-                    let (own, others) = rest.split_at_mut(lookup.offsets.len() * dim);
-                    rest = others;
-                    let inverse = lookup.inverse;
-                    let summed = match &lookup.bags {
-                        Some(bags) => reduce_pooled(pool, lookup.grads, inverse, bags, own),
-                        None => reduce_columns(pool, lookup.grads, inverse, own),
-                    };
-                    summed.map_err(|error| self.named(error))?;
-                }
-                Grads::Rows(sums.into())
-            }
-        };
+        let floats = self.offsets.len() * self.table.dim();
+        if in_place || floats > MOST_SUMS {
+            self.grads = Grads::Keyed(self.table.keyed(pool, lookups)?);
+            return Ok(());
+        }
+        let mut sums = vec![0.0; floats];
+        let mut rest = &mut sums[..];
+        for lookup in lookups {
+            let (own, others) = rest.split_at_mut(lookup.offsets.len() * self.table.dim());
+            rest = others;
+            let inverse = lookup.inverse;
+            let summed = match &lookup.bags {
+                Some(bags) => reduce_pooled(pool, lookup.grads, inverse, bags, own),
+                None => reduce_columns(pool, lookup.grads, inverse, own),
+            };
+            summed.map_err(|error| error.with("table", &self.table.config().name))?;
+        }
+        self.grads = Grads::Rows(sums.into());
         Ok(())
     }
 
@@ -219,36 +239,6 @@ impl<'t, 'g> Update<'t, 'g> {
         };
         Ok(())
     }
-
-    fn named(&self, error: Error) -> Error {
-        error.with("table", &self.table.config().name)
-    }
-}
-
-/// The table and the lookups of a group that has no other table, if these are all columns of their
-/// matrices.
-fn of_one_table<'t, 'g>(
-    group: &[(&'t Table, LookupColumns<'g>)],
-) -> Option<(&'t Table, Vec<LookupGradients<'g>>)> {
-    let (table, _) = *group.first()?;
-    let is_one = group
-        .iter()
-        .all(|(other, lookup)| std::ptr::eq(*other, table) && lookup.grads.dim() == table.dim());
-    let lookups = || group.iter().map(|(_, lookup)| whole(lookup)).collect();
-    is_one
-        .then(lookups)
-        .flatten()
-        .map(|lookups| (table, lookups))
-}
-
-/// The gradients of a lookup that are all columns of their matrix.
-fn whole<'g>(lookup: &LookupColumns<'g>) -> Option<LookupGradients<'g>> {
-    Some(LookupGradients {
-        offsets: lookup.offsets,
-        inverse: lookup.inverse,
-        grads: lookup.grads.whole()?,
-        bags: lookup.bags,
-    })
 }
 
 /// Sums, checks and updates; `updates` are in the order of their tables' addresses.
@@ -261,13 +251,18 @@ fn update_all(
         update.table.expect_numbers(update.offsets.len())?;
     }
     let tables: Vec<&Table> = updates.iter().map(|one| one.table).collect();
+    let is_only = updates.len() == 1;
     let mut _held = Held::new();
-    for one in updates.iter().filter(|one| one.table.has_tier()) {
-        let offsets = std::iter::once(&one.offsets[..]);
-        _held.push(one.table.hold(pool, offsets)?);
-    }
-    let mut contents: Vec<RwLockWriteGuard<'_, Content>> =
-        tables.iter().map(|table| table.content().write()).collect();
+    let mut contents: Vec<RwLockWriteGuard<'_, Content>> = match &updates[..] {
+        [one] => vec![one.table.content_with_mut(pool, &one.offsets)?],
+        _ => {
+            for one in updates.iter().filter(|one| one.table.has_tier()) {
+                let offsets = std::iter::once(&one.offsets[..]);
+                _held.push(one.table.hold(pool, offsets)?);
+            }
+            tables.iter().map(|table| table.content().write()).collect()
+        }
+    };
     let failure = Failure::default();
     let read = contents.iter().map(|content| &**content);
     let all: Vec<(&mut Update<'_, '_>, &Content)> = updates.iter_mut().zip(read).collect();
@@ -276,7 +271,9 @@ fn update_all(
         all,
         |(one, _)| one.cost,
         |pool, (one, content)| {
-            let done = one.sum(pool).and_then(|()| one.deal(pool, content));
+            let done = one
+                .sum(pool, is_only)
+                .and_then(|()| one.deal(pool, content));
             failure.note(one.first, done);
         },
     );

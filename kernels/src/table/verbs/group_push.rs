@@ -10,7 +10,7 @@ use crate::table::group::{by_address, each, places, LEAST};
 use crate::table::rows::content::Content;
 use crate::table::verbs::apply::Keyed;
 use crate::table::{LookupGradients, Table};
-use crate::{Ids, Pool, Result, RowOptimizer, SlotSpec};
+use crate::{Columns, Ids, Pool, Result, RowOptimizer, SlotSpec};
 
 /// Gradients by key.
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +139,7 @@ impl Table {
         };
         let mut updated = 0;
         for one in large {
-            let lookups = one.lookups();
+            let lookups = one.lookups()?;
             updated += one
                 .push
                 .table
@@ -193,13 +193,15 @@ impl<'a> Update<'_, 'a> {
         self.push.grads.iter().map(|one| one.keys.len()).sum()
     }
 
-    fn lookups(&self) -> Vec<LookupGradients<'_>> {
+    fn lookups(&self) -> Result<Vec<LookupGradients<'_>>> {
         let pairs = self.found.iter().zip(&self.push.grads);
-        let lookups = pairs.map(|(found, one)| LookupGradients {
-            offsets: &found.offsets,
-            inverse: &found.inverse,
-            grads: one.grads,
-            bags: None,
+        let lookups = pairs.map(|(found, one)| {
+            Ok(LookupGradients {
+                offsets: &found.offsets,
+                inverse: &found.inverse,
+                grads: Columns::all(one.grads, self.push.table.dim())?,
+                bags: None,
+            })
         });
         lookups.collect()
     }
@@ -297,7 +299,7 @@ fn update_small(pool: &Pool, updates: Vec<&Update<'_, '_>>) -> Result<u64> {
     pool.try_each(
         summed.iter_mut().collect(),
         |one: &mut Summed<'_, '_, '_>| {
-            let lookups = one.update.lookups();
+            let lookups = one.update.lookups()?;
             let offsets = lookups.iter().flat_map(|lookup| lookup.offsets);
             one.offsets = offsets.copied().collect();
             one.update.push.table.expect_numbers(one.offsets.len())?;

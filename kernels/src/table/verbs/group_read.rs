@@ -1,7 +1,6 @@
 //! Reads the rows of many tables at once, each table's to a place of its own, or all of them side
 //! by side.
 
-use crate::index::Index;
 use crate::mem::{rows_ahead, MOST_AHEAD, NONE};
 use crate::pool::{ranges, split_mut};
 use crate::simd::Level;
@@ -9,9 +8,9 @@ use crate::stores::{with_rows_now, ReadRows};
 use crate::table::disk::hold_all;
 use crate::table::group::{by_address, each, places, Failure};
 use crate::table::rows::content::{Content, Offsets};
-use crate::table::verbs::read::{row_of, Block};
+use crate::table::verbs::read::{row_of, Block, Locked};
 use crate::table::{Absent, Table};
-use crate::{Error, Ids, Pool, Result};
+use crate::{Bags, Error, Ids, Pool, Result};
 use std::ops::Range;
 
 /// A part of a concatenation should have at least so many floats.
@@ -26,6 +25,8 @@ pub struct RowsOf<'a> {
     pub offsets: &'a [i64],
     /// For each id its place among them `(n)`; -1 gives zeros.
     pub inverse: &'a [i32],
+    /// Which ids belong together, of a pooled lookup.
+    pub bags: Option<Bags<'a>>,
 }
 
 /// Keys of one table, to be looked up.
@@ -35,43 +36,84 @@ pub struct KeysOf<'a> {
     pub table: &'a Table,
     /// Keys.
     pub ids: Ids<'a>,
-    /// What those without a row get.
+    /// What those without a row get, or add to their bag. Padding gets zeros and adds nothing.
     pub absent: Absent<'a>,
+    /// Which ids belong together, of a pooled lookup.
+    pub bags: Option<Bags<'a>>,
+}
+
+impl RowsOf<'_> {
+    /// Refuses what is not as long as it should be.
+    fn check(&self, kept: &[f32], out: &[f32]) -> Result<()> {
+        let (table, ids) = (self.table, self.inverse.len());
+        table.floats("out", out.len(), self.bags.map_or(ids, |bags| bags.len()))?;
+        if !kept.is_empty() {
+            table.floats("kept", kept.len(), self.offsets.len())?;
+        }
+        table.expect_bags(self.bags.as_ref(), ids)
+    }
+
+    fn read(
+        &self,
+        pool: &Pool,
+        content: &Content,
+        kept: &mut [f32],
+        out: &mut [f32],
+    ) -> Result<()> {
+        let RowsOf {
+            table,
+            offsets,
+            inverse,
+            ..
+        } = *self;
+        match &self.bags {
+            Some(bags) => self.pool(pool, content, bags, kept, out),
+            None => table.embed_from(pool, content, offsets, inverse, out),
+        }
+    }
 }
 
 impl Table {
-    /// [`Table::embed`] of several lookups at once; `outs[i]` is for `group[i]`.
+    /// Copies the rows of the ids of several lookups, as [`Table::embed`] does; of a pooled lookup
+    /// the vectors of its bags `(b, dim)`. `outs[i]` is for `group[i]`. `kept`, which may end
+    /// before, gets the distinct rows `(u, dim)` of pooled lookups, or nothing if it is empty.
     ///
     /// # Errors
-    /// As there, of the first lookup that fails. `outs` are then unspecified.
-    pub fn embed_many(pool: &Pool, group: &[RowsOf<'_>], mut outs: Vec<&mut [f32]>) -> Result<()> {
+    /// As there, and `InvalidArgument` for bags that are not those of the ids, of the first lookup
+    /// that fails. `outs` are then unspecified.
+    pub fn embed_many(
+        pool: &Pool,
+        group: &[RowsOf<'_>],
+        mut outs: Vec<&mut [f32]>,
+        kept: Vec<&mut [f32]>,
+    ) -> Result<()> {
         expect_outs(group.len(), outs.len())?;
-        if let ([one], [out]) = (group, outs.as_mut_slice()) {
-            return one.table.embed(pool, one.offsets, one.inverse, out);
+        let nothing = std::iter::repeat_with(Default::default);
+        let mut kept: Vec<&mut [f32]> = kept.into_iter().chain(nothing).take(group.len()).collect();
+        for ((one, out), kept) in group.iter().zip(&outs).zip(&kept) {
+            one.check(kept, out)?;
         }
-        for (one, out) in group.iter().zip(&outs) {
-            one.table.floats("out", out.len(), one.inverse.len())?;
+        if let ([one], [out], [kept]) = (group, outs.as_mut_slice(), kept.as_mut_slice()) {
+            let content = one.table.content_with(pool, one.offsets)?;
+            return one.read(pool, &content, kept, out);
         }
         let tables = by_address(group.iter().map(|one| one.table));
         let _held = hold_all(pool, &tables, |at| group[at].offsets)?;
-        let locks: Vec<_> = tables
+        let contents: Vec<_> = tables
             .iter()
             .map(|one| one.table.content().read())
             .collect();
-        let contents: Vec<&Content> = locks.iter().map(|content| &**content).collect();
+        let contents: Vec<&Content> = contents.iter().map(|content| &**content).collect();
         let places = places(&tables, group.len());
         let failure = Failure::default();
-        let items: Vec<_> = group.iter().zip(outs).enumerate().collect();
+        let items = group.iter().zip(outs.into_iter().zip(kept)).enumerate();
         each(
             pool,
-            items,
-            |(_, (one, _))| one.inverse.len(),
-            |pool, (at, (one, out))| {
-                let content = contents[places[at]];
-                let done = one
-                    .table
-                    .embed_from(pool, content, one.offsets, one.inverse, out);
-                failure.note(at, done);
+            items.collect(),
+            // Also an empty bag has a vector to be written.
+            |(_, (one, _))| one.inverse.len() + one.bags.map_or(0, |bags| bags.len()),
+            |pool, (at, (one, (out, kept)))| {
+                failure.note(at, one.read(pool, contents[places[at]], kept, out));
             },
         );
         failure.check()
@@ -81,13 +123,16 @@ impl Table {
     /// which each lookup fills as many columns as its table has, from left to right.
     ///
     /// # Errors
-    /// As there, and `InvalidArgument` if the lookups have different numbers of ids or `out` has
-    /// another size. `out` is then unspecified.
+    /// As there, and `InvalidArgument` if the lookups have different numbers of ids, one is pooled,
+    /// or `out` has another size. `out` is then unspecified.
     pub fn embed_side_by_side(pool: &Pool, group: &[RowsOf<'_>], out: &mut [f32]) -> Result<()> {
         let n = group.first().map_or(0, |one| one.inverse.len());
         let width: usize = group.iter().map(|one| one.table.dim()).sum();
         for one in group {
             one.table.length("inverse", one.inverse.len(), n)?;
+            if one.bags.is_some() {
+                return Err(one.table.refuse("a pooled lookup stands beside no other"));
+            }
         }
         if out.len() != n.saturating_mul(width) {
             return Err(Error::invalid("an argument has the wrong length")
@@ -138,23 +183,23 @@ impl Table {
         })
     }
 
-    /// [`Table::find`] of several batches at once; `outs[i]` is for `group[i]`.
+    /// Copies the rows of the keys of several batches, a row for each id `(n, dim)`, of a pooled
+    /// lookup the vectors of its bags `(b, dim)`; `outs[i]` is for `group[i]`. No key gets a row,
+    /// and none is made distinct.
     ///
     /// # Errors
-    /// As there, of the first batch that fails.
-    pub fn find_many(pool: &Pool, group: &[KeysOf<'_>], mut outs: Vec<&mut [f32]>) -> Result<()> {
+    /// `InvalidArgument` for a wrong length of `outs` or `absent`, and for bags that are not those
+    /// of the ids; with a tier what its files refuse, and `DataLoss` for a record that is damaged.
+    /// It is the error of the first batch that fails.
+    pub fn find_many(pool: &Pool, group: &[KeysOf<'_>], outs: Vec<&mut [f32]>) -> Result<()> {
         expect_outs(group.len(), outs.len())?;
-        if let ([one], [out]) = (group, outs.as_mut_slice()) {
-            return one.table.find(pool, one.ids, one.absent, out);
-        }
         for (one, out) in group.iter().zip(&outs) {
-            one.table.expect_find(one.ids, one.absent, out)?;
+            one.check(out)?;
         }
-        if group.iter().any(|one| one.table.has_tier()) {
+        if group.len() == 1 || group.iter().any(|one| one.table.has_tier()) {
             // What is on disk is read with no lock held, so each member has its own moment.
             let mut members = group.iter().zip(outs);
-            return members
-                .try_for_each(|(one, out)| one.table.find(pool, one.ids, one.absent, out));
+            return members.try_for_each(|(one, out)| one.find(pool, out));
         }
         let tables = by_address(group.iter().map(|one| one.table));
         let indexes: Vec<_> = tables.iter().map(|one| one.table.index().read()).collect();
@@ -162,23 +207,27 @@ impl Table {
             .iter()
             .map(|one| one.table.content().read())
             .collect();
-        let held: Vec<(&Index, &Content, _)> = indexes
+        let histories: Vec<_> = tables
             .iter()
-            .zip(&contents)
-            .map(|(index, content)| (&**index, &**content, None))
+            .map(|one| one.table.history().read())
+            .collect();
+        let held: Vec<Locked<'_>> = (0..tables.len())
+            .map(|at| Locked {
+                index: &indexes[at],
+                content: &contents[at],
+                history: histories[at].as_deref(),
+                side: None,
+            })
             .collect();
         let places = places(&tables, group.len());
         let failure = Failure::default();
-        let items: Vec<_> = group.iter().zip(outs).enumerate().collect();
         each(
             pool,
-            items,
-            |(_, (one, _))| one.ids.len(),
+            group.iter().zip(outs).enumerate().collect(),
+            // Also an empty bag has a vector to be written.
+            |(_, (one, _))| one.ids.len() + one.bags.map_or(0, |bags| bags.len()),
             |pool, (at, (one, out))| {
-                let done = one
-                    .table
-                    .find_in(pool, held[places[at]], one.ids, one.absent, out);
-                failure.note(at, done);
+                failure.note(at, one.find_in(pool, held[places[at]], out));
             },
         );
         failure.check()
@@ -200,6 +249,7 @@ impl Strip<'_> {
             table,
             offsets,
             inverse,
+            ..
         } = self.one;
         for (row, &place) in rows.iter_mut().zip(&inverse[ids]) {
             *row = row_of(self.found, offsets, place)

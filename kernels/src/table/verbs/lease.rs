@@ -105,28 +105,13 @@ impl Table {
         limit: Option<usize>,
         inverse: &[i32],
     ) -> Result<bool> {
-        self.claim_of(0, pool, ids, offsets, limit, inverse)
-    }
-
-    /// [`Table::claim`] of one of several lookups in a step, each of which has a number of its own.
-    ///
-    /// # Errors
-    /// As there; whether a table has too few rows in memory is told by the batches of one lookup.
-    pub fn claim_of(
-        &self,
-        lookup: usize,
-        pool: &Pool,
-        ids: Ids<'_>,
-        offsets: &[i64],
-        limit: Option<usize>,
-        inverse: &[i32],
-    ) -> Result<bool> {
-        self.expect_claim(lookup, ids, offsets, limit)?;
+        self.expect_claim(0, ids, offsets, limit)?;
         self.claim_expected(pool, ids, offsets, limit, inverse)
     }
 
-    /// The first half of [`Table::claim_of`], which enters nothing: whoever claims several batches
-    /// asks for all of them before the first one enters its keys.
+    /// The first half of [`Table::claim`], which enters nothing: whoever claims several batches asks
+    /// for all of them before the first one enters its keys. Each `lookup` of a step has a number of
+    /// its own: whether a table has too few rows in memory is told by the batches of one.
     ///
     /// # Errors
     /// `ResourceExhausted` if a table with rows on disk has too few in memory to prepare any batch
@@ -144,7 +129,7 @@ impl Table {
         }
     }
 
-    /// The second half of [`Table::claim_of`].
+    /// The second half of [`Table::claim`].
     ///
     /// # Errors
     /// `ResourceExhausted` if the system gives no memory for the new keys; then nothing changed.

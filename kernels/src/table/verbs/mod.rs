@@ -8,10 +8,11 @@ pub(super) mod evict;
 pub(super) mod fields;
 pub(super) mod group_apply;
 pub(super) mod group_lookup;
-pub(super) mod group_pooled;
 pub(super) mod group_prepare;
 pub(super) mod group_push;
 pub(super) mod group_read;
+#[cfg(test)]
+mod group_read_tests;
 pub(super) mod lease;
 pub(super) mod pooled;
 pub(super) mod read;

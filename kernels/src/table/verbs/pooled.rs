@@ -2,73 +2,43 @@
 //! table.
 
 use crate::batch::pooling::{parts, pool_bags, RowSource};
-use crate::batch::{out_of_range, restore_pooled};
+use crate::batch::restore_pooled;
 use crate::history::History;
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, MOST_AHEAD, NONE};
 use crate::simd::Level;
-use crate::stores::{as_now, with_rows_now, ReadRows, SideRows, Store};
+use crate::stores::{with_rows_now, ReadRows};
 use crate::table::rows::content::{Content, Offsets};
 use crate::table::rows::offset::Unfit;
-use crate::table::verbs::read::row_of;
-use crate::table::{Absent, Table};
-use crate::{Bags, Error, Ids, Pool, Result, PADDING};
+use crate::table::verbs::read::{row_of, Locked};
+use crate::table::{Absent, KeysOf, RowsOf};
+use crate::{Bags, Ids, Pool, Result, PADDING};
 use std::convert::Infallible;
 use std::ops::Range;
 
-impl Table {
-    /// Pools the rows of ids: `(u)` offsets, for each of `(n)` ids its place among them, and
-    /// `(b, dim)` floats, the vectors of `bags`. What [`restore_pooled`](crate::restore_pooled)
-    /// gives for the rows of [`Table::lookup`], bit for bit. These rows are copied to `kept`,
-    /// `(u, dim)` floats, unless it is empty.
-    ///
-    /// # Errors
-    /// As [`Table::embed`], and `InvalidArgument` for bags that are not those of the ids.
-    pub fn embed_pooled(
-        &self,
-        pool: &Pool,
-        offsets: &[i64],
-        inverse: &[i32],
-        bags: &Bags<'_>,
-        kept: &mut [f32],
-        out: &mut [f32],
-    ) -> Result<()> {
-        self.expect_pooled((offsets, inverse), bags, kept, out)?;
-        let content = self.content_with(pool, offsets)?;
-        self.pool_from(pool, &content, (offsets, inverse), bags, kept, out)
-    }
-
-    /// Checks the arguments of [`Table::embed_pooled`].
-    pub(in crate::table) fn expect_pooled(
-        &self,
-        (offsets, inverse): (&[i64], &[i32]),
-        bags: &Bags<'_>,
-        kept: &[f32],
-        out: &[f32],
-    ) -> Result<()> {
-        self.floats("out", out.len(), bags.len())?;
-        if !kept.is_empty() {
-            self.floats("kept", kept.len(), offsets.len())?;
-        }
-        self.expect_bags(bags, inverse.len())
-    }
-
-    /// [`Table::embed_pooled`] of a content that is locked, and of arguments that were
-    /// checked.
-    pub(in crate::table) fn pool_from(
+impl RowsOf<'_> {
+    /// Writes the vectors of `bags`, the lookup's own, to `out (b, dim)`: what
+    /// [`restore_pooled`](crate::restore_pooled) gives for the rows of [`Table::lookup`], bit for
+    /// bit. These rows are copied to `kept (u, dim)`, unless it is empty.
+    pub(in crate::table) fn pool(
         &self,
         pool: &Pool,
         content: &Content,
-        (offsets, inverse): (&[i64], &[i32]),
         bags: &Bags<'_>,
         kept: &mut [f32],
         out: &mut [f32],
     ) -> Result<()> {
-        let (level, dim) = (Level::detect(), self.dim());
+        let RowsOf {
+            table,
+            offsets,
+            inverse,
+            ..
+        } = *self;
+        let (level, dim) = (Level::detect(), table.dim());
         if !kept.is_empty() {
-            self.lookup_from(pool, content, offsets, kept)?;
+            table.lookup_from(pool, content, offsets, kept)?;
             return restore_pooled(pool, kept, dim, inverse, bags, out)
-                .map_err(|error| error.with("table", &self.config().name));
+                .map_err(|error| error.with("table", &table.config().name));
         }
         let found = content.offsets();
         pool.try_each(parts(pool, bags, dim, out), |(range, out)| {
@@ -83,119 +53,36 @@ impl Table {
                 };
                 pool_bags(level, rows, bags, range, dim, out)
             });
-            pooled.map_err(|(place, why)| match offsets.get(place as usize) {
-                Some(&offset) => self.bad_offset("offsets", offset, why),
-                None => out_of_range(place, offsets.len()).with("table", &self.config().name),
-            })
+            pooled.map_err(|(place, why)| table.bad_place(offsets, place, why))
         })
     }
+}
 
-    /// Pools the rows of keys: `(n)` ids and `(b, dim)` floats, the vectors of `bags`; never
-    /// creates a row, and makes nothing distinct. Keys without a row add what `absent` has for
-    /// them, padding adds nothing.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a wrong length of `out` or `absent`, and for bags that are not those
-    /// of the ids.
-    pub fn find_pooled(
+impl KeysOf<'_> {
+    /// Writes the vectors of `bags`, the lookup's own, to `out (b, dim)`.
+    pub(in crate::table) fn pool<S: ReadRows>(
         &self,
         pool: &Pool,
-        ids: Ids<'_>,
-        bags: &Bags<'_>,
-        absent: Absent<'_>,
-        out: &mut [f32],
-    ) -> Result<()> {
-        self.expect_find_pooled(ids, bags, absent, out)?;
-        self.reading_through(pool, ids, |index, content, side| {
-            let history = self.history().read();
-            let keys = KeysIn {
-                index,
-                history: history.as_deref(),
-                ids,
-                absent,
-            };
-            self.find_pooled_from(pool, keys, (content, side), bags, out);
-            Ok(())
-        })
-    }
-
-    /// Checks the arguments of [`Table::find_pooled`].
-    pub(in crate::table) fn expect_find_pooled(
-        &self,
-        ids: Ids<'_>,
-        bags: &Bags<'_>,
-        absent: Absent<'_>,
-        out: &[f32],
-    ) -> Result<()> {
-        self.floats("out", out.len(), bags.len())?;
-        match absent {
-            Absent::Zeros => {}
-            Absent::Row(row) => self.floats("absent", row.len(), 1)?,
-            Absent::Rows(rows) => self.floats("absent", rows.len(), ids.len())?,
-            Absent::Initial(_) => {
-                return Err(Error::invalid("a pooled lookup gives no initial rows")
-                    .with("table", &self.config().name));
-            }
-        }
-        self.expect_bags(bags, ids.len())
-    }
-
-    /// [`Table::find_pooled`] in an index, a history and a content that are locked, of arguments
-    /// that were checked; rows on disk are in `side`.
-    pub(in crate::table) fn find_pooled_from(
-        &self,
-        pool: &Pool,
-        keys: KeysIn<'_>,
-        (content, side): (&Content, Option<&SideRows>),
-        bags: &Bags<'_>,
-        out: &mut [f32],
-    ) {
-        match &content.store {
-            Store::InMemory(rows) => {
-                as_now!(content, rows, now => self.find_pooled_in(pool, keys, now, bags, out));
-            }
-            Store::Tiered(tiered) => {
-                let rows = &tiered.beside(side);
-                as_now!(content, rows, now => self.find_pooled_in(pool, keys, now, bags, out));
-            }
-        }
-    }
-
-    fn find_pooled_in<S: ReadRows>(
-        &self,
-        pool: &Pool,
-        keys: KeysIn<'_>,
+        locked: Locked<'_>,
         store: &S,
         bags: &Bags<'_>,
         out: &mut [f32],
     ) {
-        let KeysIn {
-            index,
-            history,
-            ids,
-            absent,
-        } = keys;
+        let (level, dim) = (Level::detect(), self.table.dim());
         let lookup = &KeyLookup {
-            index,
+            index: locked.index,
             store,
             // Keys that have a row and are below the threshold of admission count as without.
-            history: history.filter(|one| one.may_refuse()),
-            absent,
-            dim: self.dim(),
+            history: locked.history.filter(|one| one.may_refuse()),
+            absent: self.absent,
+            dim,
         };
-        let (level, dim) = (Level::detect(), self.dim());
         pool.each(parts(pool, bags, dim, out), |(range, out)| {
-            let Ok(()) = match ids {
+            let Ok(()) = match self.ids {
                 Ids::I64(ids) => pool_bags(level, KeyRows { lookup, ids }, bags, range, dim, out),
                 Ids::I32(ids) => pool_bags(level, KeyRows { lookup, ids }, bags, range, dim, out),
             };
         });
-    }
-
-    /// Refuses bags that are not those of `n` ids.
-    pub(in crate::table) fn expect_bags(&self, bags: &Bags<'_>, n: usize) -> Result<()> {
-        bags.check(n)
-            .map_err(|error| error.with("table", &self.config().name))
     }
 }
 
@@ -230,14 +117,6 @@ impl<S: ReadRows> RowSource for OffsetRows<'_, S> {
         let floats = self.store.row(row)?;
         Some(self.store.now(row, floats, scratch))
     }
-}
-
-/// Keys, and where their rows are found: what of it is locked.
-pub(in crate::table) struct KeysIn<'a> {
-    pub(in crate::table) index: &'a Index,
-    pub(in crate::table) history: Option<&'a History>,
-    pub(in crate::table) ids: Ids<'a>,
-    pub(in crate::table) absent: Absent<'a>,
 }
 
 /// What all parts of a lookup by key read.

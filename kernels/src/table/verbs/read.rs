@@ -1,6 +1,7 @@
 //! Reads rows by offset and by key, and prefetches later rows while earlier ones are copied.
 
 use crate::batch::out_of_range;
+use crate::history::History;
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, rows_ahead, rows_at_once, Bucket, MOST_AHEAD, NONE};
 use crate::pool::{ranges, split_mut};
@@ -8,8 +9,8 @@ use crate::simd::{Level, Vectorized};
 use crate::stores::{as_now, with_rows_now, ReadRows, SideRows, Store};
 use crate::table::rows::content::{Content, Offsets};
 use crate::table::rows::offset::Unfit;
-use crate::table::{Absent, Table};
-use crate::{Error, Ids, Pool, Result, PADDING};
+use crate::table::{Absent, KeysOf, Table};
+use crate::{Bags, Error, Ids, Pool, Result, PADDING};
 use std::ops::Range;
 
 /// A part of a batch should copy at least so many floats.
@@ -90,11 +91,10 @@ impl Table {
         }
     }
 
-    /// Copies the rows of keys, `(n)` ids to `(n, dim)` floats; never creates a row.
+    /// Copies the rows of keys, `(n)` ids to `(n, dim)` floats: [`Table::find_many`] of one batch.
     ///
     /// # Errors
-    /// `InvalidArgument` for a wrong length of `out` or `absent`; with a tier what its files
-    /// refuse, and `DataLoss` for a record that is damaged.
+    /// As there.
     pub fn find(
         &self,
         pool: &Pool,
@@ -102,87 +102,19 @@ impl Table {
         absent: Absent<'_>,
         out: &mut [f32],
     ) -> Result<()> {
-        self.expect_find(ids, absent, out)?;
-        self.reading_through(pool, ids, |index, content, side| {
-            self.find_in(pool, (index, content, side), ids, absent, out)
-        })
-    }
-
-    /// Refuses arguments of [`Table::find`] of the wrong length.
-    pub(in crate::table) fn expect_find(
-        &self,
-        ids: Ids<'_>,
-        absent: Absent<'_>,
-        out: &[f32],
-    ) -> Result<()> {
-        self.floats("out", out.len(), ids.len())?;
-        match absent {
-            Absent::Zeros | Absent::Initial(_) => Ok(()),
-            Absent::Row(row) => self.floats("absent", row.len(), 1),
-            Absent::Rows(rows) => self.floats("absent", rows.len(), ids.len()),
-        }
-    }
-
-    /// [`Table::find`] in an index and a content that are locked, with the rows on disk beside.
-    pub(in crate::table) fn find_in(
-        &self,
-        pool: &Pool,
-        (index, content, side): (&Index, &Content, Option<&SideRows>),
-        ids: Ids<'_>,
-        absent: Absent<'_>,
-        out: &mut [f32],
-    ) -> Result<()> {
-        let dim = self.dim();
-        let level = Level::detect();
-        self.parts(pool, ids.len(), out, |range, out| {
-            let absent = match absent {
-                Absent::Rows(rows) => Absent::Rows(&rows[range.start * dim..range.end * dim]),
-                other => other,
-            };
-            let asked = Asked {
-                index,
-                ids: ids.part(range),
-                dim,
-                absent,
-            };
-            match &content.store {
-                Store::InMemory(rows) => {
-                    as_now!(content, rows, now => {
-                        level.run(Find { rows: now, asked, out });
-                    });
-                }
-                Store::Tiered(tiered) => {
-                    let rows = &tiered.beside(side);
-                    as_now!(content, rows, now => {
-                        level.run(Find { rows: now, asked, out });
-                    });
-                }
-            }
-            Ok(())
-        })?;
-        self.hide_refused(index, ids, absent, out);
-        Ok(())
-    }
-
-    /// Gives keys that have a row and are below the threshold of admission what keys without a row
-    /// get.
-    fn hide_refused(&self, index: &Index, ids: Ids<'_>, absent: Absent<'_>, out: &mut [f32]) {
-        let history = self.history().read();
-        let Some(history) = history.as_deref().filter(|one| one.may_refuse()) else {
-            return;
+        let keys = KeysOf {
+            table: self,
+            ids,
+            absent,
+            bags: None,
         };
-        let (dim, access) = (self.dim(), history.access());
-        for (at, out) in out.chunks_exact_mut(dim).enumerate() {
-            let row = index.row(ids.get(at));
-            if row != NONE && history.of_row(row).count < access {
-                match absent {
-                    Absent::Zeros => out.fill(0.0),
-                    Absent::Row(row) => out.copy_from_slice(row),
-                    Absent::Rows(rows) => out.copy_from_slice(&rows[at * dim..(at + 1) * dim]),
-                    Absent::Initial(config) => config.fill_initial(ids.get(at), out),
-                }
-            }
-        }
+        Table::find_many(pool, &[keys], vec![out])
+    }
+
+    /// Refuses bags that are not those of `n` ids.
+    pub(in crate::table) fn expect_bags(&self, bags: Option<&Bags<'_>>, n: usize) -> Result<()> {
+        bags.map_or(Ok(()), |bags| bags.check(n))
+            .map_err(|error| error.with("table", &self.config().name))
     }
 
     /// Cuts `out (n, dim)` into parts for the threads of a pool.
@@ -210,6 +142,111 @@ impl Table {
         pool.try_each(work, |(range, out): (Range<usize>, &mut [f32])| {
             f(range, out)
         })
+    }
+}
+
+/// What of a table is locked while its keys are looked up, and the rows on disk beside.
+#[derive(Clone, Copy)]
+pub(in crate::table) struct Locked<'a> {
+    pub(in crate::table) index: &'a Index,
+    pub(in crate::table) content: &'a Content,
+    pub(in crate::table) history: Option<&'a History>,
+    pub(in crate::table) side: Option<&'a SideRows>,
+}
+
+impl KeysOf<'_> {
+    /// Refuses what is not as long as it should be, and initial rows of bags.
+    pub(in crate::table) fn check(&self, out: &[f32]) -> Result<()> {
+        let (table, ids) = (self.table, self.ids.len());
+        table.floats("out", out.len(), self.bags.map_or(ids, |bags| bags.len()))?;
+        match self.absent {
+            Absent::Row(row) => table.floats("absent", row.len(), 1)?,
+            Absent::Rows(rows) => table.floats("absent", rows.len(), ids)?,
+            Absent::Initial(_) if self.bags.is_some() => {
+                return Err(table.refuse("a pooled lookup gives no initial rows"));
+            }
+            Absent::Zeros | Absent::Initial(_) => {}
+        }
+        table.expect_bags(self.bags.as_ref(), ids)
+    }
+
+    /// Looks the keys up in a table of which nothing is locked yet; `out` was checked.
+    pub(in crate::table) fn find(&self, pool: &Pool, out: &mut [f32]) -> Result<()> {
+        let table = self.table;
+        table.reading_through(pool, self.ids, |index, content, side| {
+            let history = table.history().read();
+            let locked = Locked {
+                index,
+                content,
+                history: history.as_deref(),
+                side,
+            };
+            self.find_in(pool, locked, out)
+        })
+    }
+
+    /// Looks the keys up in a table that is locked; `out` was checked.
+    pub(in crate::table) fn find_in(
+        &self,
+        pool: &Pool,
+        locked: Locked<'_>,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let content = locked.content;
+        match &content.store {
+            Store::InMemory(rows) => {
+                as_now!(content, rows, now => self.find_rows(pool, locked, now, out))
+            }
+            Store::Tiered(tiered) => {
+                let rows = &tiered.beside(locked.side);
+                as_now!(content, rows, now => self.find_rows(pool, locked, now, out))
+            }
+        }
+    }
+
+    fn find_rows<S: ReadRows>(
+        &self,
+        pool: &Pool,
+        locked: Locked<'_>,
+        rows: &S,
+        out: &mut [f32],
+    ) -> Result<()> {
+        if let Some(bags) = &self.bags {
+            self.pool(pool, locked, rows, bags, out);
+            return Ok(());
+        }
+        let (level, dim) = (Level::detect(), self.table.dim());
+        self.table.parts(pool, self.ids.len(), out, |range, out| {
+            let absent = match self.absent {
+                Absent::Rows(rows) => Absent::Rows(&rows[range.start * dim..range.end * dim]),
+                other => other,
+            };
+            let asked = Asked {
+                index: locked.index,
+                ids: self.ids.part(range),
+                dim,
+                absent,
+            };
+            level.run(Find { rows, asked, out });
+            Ok(())
+        })?;
+        self.hide_refused(locked, out);
+        Ok(())
+    }
+
+    /// Gives keys that have a row and are below the threshold of admission what keys without a row
+    /// get.
+    fn hide_refused(&self, locked: Locked<'_>, out: &mut [f32]) {
+        let Some(history) = locked.history.filter(|one| one.may_refuse()) else {
+            return;
+        };
+        let access = history.access();
+        for (at, out) in out.chunks_exact_mut(self.table.dim()).enumerate() {
+            let row = locked.index.row(self.ids.get(at));
+            if row != NONE && history.of_row(row).count < access {
+                fill_absent(self.absent, self.ids.get(at), at, out);
+            }
+        }
     }
 }
 
@@ -378,7 +415,7 @@ fn copy_row(row: &[f32], out: &mut [f32]) {
     }
 }
 
-/// A part of what [`Table::find`] is asked for.
+/// A part of what is asked for.
 struct Asked<'a> {
     index: &'a Index,
     ids: Ids<'a>,

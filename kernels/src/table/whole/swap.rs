@@ -92,7 +92,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Absent, Ids, Initializer, Kind, Pool, Sgd, TableConfig, Target};
+    use crate::{Absent, Ids, Kind, Pool, Sgd, TableConfig, Target};
     use std::collections::HashSet;
     use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
     use std::sync::Arc;
@@ -106,17 +106,7 @@ mod tests {
     const TRAINED: i64 = 8;
 
     fn table(name: &str) -> Arc<Table> {
-        let config = TableConfig {
-            name: name.into(),
-            dim: 1,
-            capacity: 100,
-            seed: 0,
-            initializer: Initializer::Zeros,
-            init_param: 1.0,
-            frozen_keys: Vec::new(),
-            admission_sketch_bytes: 0,
-            row_storage: crate::RowStorage::default(),
-        };
+        let config = TableConfig::new(name, 1, 100);
         Arc::new(Table::new(config).unwrap())
     }
 

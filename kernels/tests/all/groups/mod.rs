@@ -4,8 +4,8 @@
 mod support;
 
 use mx_rec_kernels::{
-    Absent, Columns, Error, Ids, IdsOf, KeysOf, Kind, Lease, LookupColumns, LookupGradients, Pool,
-    RowGradients, RowsOf, Sgd, Table, Target, OPTIMIZERS,
+    Absent, Columns, Error, Ids, IdsOf, KeysOf, Kind, Lease, LookupGradients, Pool, RowGradients,
+    RowsOf, Sgd, Table, Target, OPTIMIZERS,
 };
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -63,7 +63,7 @@ fn step_alone(
             .map(|(&one, grads)| LookupGradients {
                 offsets: found[one].offsets(),
                 inverse: &inverses[one],
-                grads,
+                grads: Columns::all(grads, table.dim()).unwrap(),
                 bags: None,
             })
             .collect();
@@ -93,6 +93,7 @@ fn step_together(
             table: &tables[*at],
             offsets: lease.offsets(),
             inverse,
+            bags: None,
         })
         .collect();
     let mut rows: Vec<Vec<f32>> = group
@@ -103,6 +104,7 @@ fn step_together(
         pool,
         &group,
         rows.iter_mut().map(|out| &mut out[..]).collect(),
+        Vec::new(),
     )
     .unwrap();
     let grads: Vec<(Vec<f32>, usize, usize)> = group
@@ -120,7 +122,7 @@ fn step_together(
             (all, width, before)
         })
         .collect();
-    let updates: Vec<(&Table, LookupColumns<'_>)> = group
+    let updates: Vec<(&Table, LookupGradients<'_>)> = group
         .iter()
         .zip(&grads)
         .map(|(one, (grads, width, first))| {
@@ -128,7 +130,7 @@ fn step_together(
             let (offsets, inverse) = (one.offsets, one.inverse);
             (
                 one.table,
-                LookupColumns {
+                LookupGradients {
                     offsets,
                     inverse,
                     grads,
@@ -165,7 +167,7 @@ fn made(dims: &[usize]) -> Vec<Arc<Table>> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 48, failure_persistence: None, ..ProptestConfig::default()
+        cases: 20, failure_persistence: None, ..ProptestConfig::default()
     })]
     #[test]
     fn a_group_gives_the_bits_of_its_members_one_after_the_other(
@@ -191,8 +193,7 @@ proptest! {
         let members = &steps[0];
         for (pool, tables) in &together {
             let group: Vec<KeysOf<'_>> = members.iter().map(|(at, ids)| KeysOf {
-                table: &tables[*at], ids: Ids::I64(ids), absent: Absent::Zeros,
-            }).collect();
+                table: &tables[*at], ids: Ids::I64(ids), absent: Absent::Zeros, bags: None }).collect();
             let mut outs: Vec<Vec<f32>> =
                 group.iter().map(|one| vec![9.0; one.ids.len() * one.table.dim()]).collect();
             let places = outs.iter_mut().map(|out| &mut out[..]).collect();
@@ -220,8 +221,7 @@ proptest! {
         let (found, inverses) = leases(&tables, &pool, &members);
         let group: Vec<RowsOf<'_>> = members.iter().zip(&found).zip(&inverses)
             .map(|(((at, _), lease), inverse)| RowsOf {
-                table: &tables[*at], offsets: lease.offsets(), inverse,
-            })
+                table: &tables[*at], offsets: lease.offsets(), inverse, bags: None })
             .collect();
         let width: usize = group.iter().map(|one| one.table.dim()).sum();
         let mut out = vec![9.0; n * width];
@@ -353,7 +353,7 @@ fn an_update_with_a_bad_member_changes_no_row_of_any_table() {
     let sgd = Sgd::new(1.0, 0.0).unwrap();
     let grads = vec![1.0; 100];
     let apply = |tables: &[Arc<Table>], pool: &Pool, offsets: [&[i64]; 3], inverse: [&[i32]; 3]| {
-        let group: Vec<(&Table, LookupColumns<'_>)> = (0..3)
+        let group: Vec<(&Table, LookupGradients<'_>)> = (0..3)
             .map(|at| {
                 let n = inverse[at].len();
                 let dim = tables[at].dim();
@@ -361,7 +361,7 @@ fn an_update_with_a_bad_member_changes_no_row_of_any_table() {
                 let (offsets, inverse) = (offsets[at], inverse[at]);
                 (
                     &*tables[at],
-                    LookupColumns {
+                    LookupGradients {
                         offsets,
                         inverse,
                         grads,
@@ -404,13 +404,13 @@ fn gradients_of_removed_keys_are_dropped_and_counted_in_their_table_alone() {
     let (found, inverses) = leases(&tables, &pool, &members);
     tables[1].remove(Ids::I64(&[2])).unwrap();
     let grads = [vec![1.0; 4], vec![1.0; 6]];
-    let group: Vec<(&Table, LookupColumns<'_>)> = (0..2)
+    let group: Vec<(&Table, LookupGradients<'_>)> = (0..2)
         .map(|at| {
             let grads = Columns::all(&grads[at], [2, 3][at]).unwrap();
             let (offsets, inverse) = (found[at].offsets(), &inverses[at][..]);
             (
                 &*tables[at],
-                LookupColumns {
+                LookupGradients {
                     offsets,
                     inverse,
                     grads,
@@ -434,13 +434,14 @@ fn empty_groups_and_wrong_lengths() {
         .is_empty());
     assert_eq!(Table::apply_many(&pool, &[], &sgd).unwrap(), 0);
     assert_eq!(Table::apply_lookups_many(&pool, &[], &sgd).unwrap(), 0);
-    Table::embed_many(&pool, &[], Vec::new()).unwrap();
+    Table::embed_many(&pool, &[], Vec::new(), Vec::new()).unwrap();
     Table::embed_side_by_side(&pool, &[], &mut []).unwrap();
     Table::find_many(&pool, &[], Vec::new()).unwrap();
     let of = |at: usize, inverse| RowsOf {
         table: &tables[at],
         offsets: &[],
         inverse,
+        bags: None,
     };
     let two = [of(0, &[-1, -1]), of(1, &[-1])];
     let error = Table::embed_side_by_side(&pool, &two, &mut [0.0; 18]).unwrap_err();
@@ -450,7 +451,7 @@ fn empty_groups_and_wrong_lengths() {
     let mut out = [9.0; 18];
     Table::embed_side_by_side(&pool, &two, &mut out).unwrap();
     assert_eq!(out, [0.0; 18]);
-    assert!(Table::embed_many(&pool, &two, vec![&mut out[..8]]).is_err());
+    assert!(Table::embed_many(&pool, &two, vec![&mut out[..8]], Vec::new()).is_err());
     let inverse = &mut [0; 1];
     let wrong = IdsOf {
         table: &tables[0],
@@ -489,7 +490,7 @@ fn groups_in_any_order_at_once_do_not_wait_for_each_other() {
                         .collect();
                     let (found, inverses) = leases(tables, pool, &members);
                     let grads = [1.0; 6];
-                    let group: Vec<(&Table, LookupColumns<'_>)> = order
+                    let group: Vec<(&Table, LookupGradients<'_>)> = order
                         .iter()
                         .zip(&found)
                         .zip(&inverses)
@@ -498,7 +499,7 @@ fn groups_in_any_order_at_once_do_not_wait_for_each_other() {
                             let offsets = lease.offsets();
                             (
                                 &*tables[at],
-                                LookupColumns {
+                                LookupGradients {
                                     offsets,
                                     inverse,
                                     grads,
@@ -531,6 +532,7 @@ fn groups_in_any_order_at_once_do_not_wait_for_each_other() {
                         table: &tables[at],
                         ids: Ids::I64(&[1, 2]),
                         absent: Absent::Zeros,
+                        bags: None,
                     })
                     .into();
                 let outs = rows.iter_mut().map(|out| &mut out[..]).collect();
@@ -640,7 +642,7 @@ fn gradients_of_sums_give_the_bits_of_gradients_that_are_repeated_for_each_id() 
                     .collect();
                 let ends: Vec<i64> = (1..=bags).map(|bag| (bag * length) as i64).collect();
                 let plain = floats(6, 9);
-                let group: Vec<(&Table, LookupColumns<'_>)> = (0..3)
+                let group: Vec<(&Table, LookupGradients<'_>)> = (0..3)
                     .map(|at| {
                         let bags = (at != 1 && is_summed).then_some(crate::pooled::sums(&ends));
                         let (grads, dim) = match (at, &bags) {
@@ -648,7 +650,7 @@ fn gradients_of_sums_give_the_bits_of_gradients_that_are_repeated_for_each_id() 
                             (_, Some(_)) => (&of_bags, dim),
                             (_, None) => (&repeated, dim),
                         };
-                        let lookup = LookupColumns {
+                        let lookup = LookupGradients {
                             offsets: found[at].offsets(),
                             inverse: &inverses[at],
                             grads: Columns::all(grads, dim).unwrap(),
@@ -676,7 +678,7 @@ fn gradients_of_sums_that_are_too_few_are_refused() {
         (Columns::all(&grads[..6], 2).unwrap(), [2, 4]),
         (Columns::all(&grads[..4], 2).unwrap(), [2, 3]),
     ] {
-        let lookup = LookupColumns {
+        let lookup = LookupGradients {
             offsets: found[0].offsets(),
             inverse: &inverses[0],
             grads: columns,

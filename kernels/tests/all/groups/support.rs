@@ -6,18 +6,13 @@ use std::sync::Arc;
 
 pub(crate) fn table(at: usize, dim: usize, capacity: u64) -> Arc<Table> {
     let config = TableConfig {
-        name: format!("table_{at}"),
-        dim,
-        capacity,
         seed: 3 + at as u64,
         initializer: Initializer::RandomUniform {
             min: -1.0,
             max: 1.0,
         },
-        init_param: 1.0,
         frozen_keys: vec![11],
-        admission_sketch_bytes: 0,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new(format!("table_{at}"), dim, capacity)
     };
     Arc::new(Table::new(config).unwrap())
 }

@@ -5,8 +5,8 @@ mod reference;
 
 use mx_rec_kernels::tier::Files;
 use mx_rec_kernels::{
-    Absent, Ids, Initializer, Kind, LazyAdam, Lease, LookupGradients, Momentum, Pool, Result,
-    RowOptimizer, Sgd, SlotSpec, Table, TableConfig, Target,
+    Absent, Columns, Ids, Initializer, Kind, LazyAdam, Lease, LookupGradients, Momentum, Pool,
+    Result, RowOptimizer, Sgd, SlotSpec, Table, TableConfig, Target,
 };
 use proptest::prelude::*;
 use reference::Model;
@@ -37,15 +37,11 @@ fn initializer() -> Initializer {
 /// A table with so much room, and so many rows of it in memory, if not all.
 fn table((capacity, in_memory): (u64, Option<u64>)) -> Arc<Table> {
     let config = TableConfig {
-        name: "model".into(),
-        dim: DIM,
-        capacity,
         seed: SEED,
         initializer: initializer(),
         init_param: 0.5,
         frozen_keys: FROZEN.to_vec(),
-        admission_sketch_bytes: 0,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new("model", DIM, capacity)
     };
     let table = match in_memory {
         None => Table::new(config),
@@ -366,7 +362,7 @@ fn step(verb: &Verb, table: &Table, model: &mut Model, pool: &Pool, by: &[Box<dy
             let lookup = LookupGradients {
                 offsets: &offsets,
                 inverse: &inverse,
-                grads: &grads,
+                grads: Columns::all(&grads, table.dim()).unwrap(),
                 bags: None,
             };
             let updated = table.apply_lookups(pool, &[lookup], optimizer).unwrap();

@@ -3,6 +3,7 @@
 use super::support::{
     batch, bits, content, faulty, floats, in_memory, pool, tiered, Directory, DIM,
 };
+use crate::pooled::Pooled as _;
 use mx_rec_kernels::tier::Operation;
 use mx_rec_kernels::{
     checkpoint, Absent, Adam, Bags, Field, FieldUpdate, Ids, KeyGradients, Kind, LazyAdam, Pool,
@@ -52,9 +53,7 @@ fn found(table: &Table, pool: &Pool) -> [Vec<u32>; 2] {
     let ends: Vec<i64> = (1..=keys.len() as i64 / 2).map(|bag| bag * 2).collect();
     let bags = Bags {
         ends: &ends,
-        weights: None,
-        divisors: None,
-        max_norm: None,
+        ..Bags::default()
     };
     let mut pooled = vec![0.0; ends.len() * DIM];
     table
@@ -90,7 +89,7 @@ fn write_fields(table: &Table, pool: &Pool, keys: &[i64]) -> Vec<u32> {
         new: &new[at],
     };
     let updates = [update(Field::Embedding, 0), update(moment, 1)];
-    table.write_fields(pool, &offsets, &updates).unwrap();
+    table.write_fields(pool, &offsets, &updates, false).unwrap();
     bits(&old.concat())
 }
 
@@ -103,15 +102,15 @@ fn rows_on_disk_have_the_bits_of_rows_in_memory_through_saves_other_betas_and_ot
         let disk = tiered("disk", CAPACITY, RAM_ROWS);
         fill(&memory, &one);
         fill(&disk, &pool);
-        for step in 1..600_usize {
+        for step in 1..300_usize {
             let keys = match step % 11 {
                 5 => Vec::new(),
                 _ => batch(step as u64, BATCH, KEYS),
             };
             // Two runs of many steps with one beta each, and one with another in each step.
             let beta1 = match step {
-                0..250 => 0.9,
-                250..350 => 0.5 + 0.004 * (step % 100) as f32,
+                0..120 => 0.9,
+                120..180 => 0.5 + 0.004 * (step % 100) as f32,
                 _ => 0.8,
             };
             let (lazy, sgd) = (

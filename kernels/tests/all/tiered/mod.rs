@@ -9,10 +9,11 @@ mod switch;
 mod whole;
 
 use crate::optimizers::optimizer;
+use crate::pooled::Pooled as _;
 use mx_rec_kernels::tier::Operation;
 use mx_rec_kernels::{
-    Absent, Bags, Columns, Field, FieldUpdate, Ids, IdsOf, KeyBagsOf, KeysOf, LookupColumns,
-    LookupGradients, Pool, RowsOf, SlotSpec, Table, Target, Thresholds, OPTIMIZERS,
+    Absent, Bags, Columns, Field, FieldUpdate, Ids, IdsOf, KeysOf, LookupGradients, Pool, RowsOf,
+    SlotSpec, Table, Target, Thresholds, OPTIMIZERS,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -51,7 +52,7 @@ fn update(
     let lookup = LookupGradients {
         offsets,
         inverse,
-        grads: &grads,
+        grads: Columns::all(&grads, table.dim()).unwrap(),
         bags: None,
     };
     let optimizer = optimizer(by, step as usize);
@@ -304,8 +305,7 @@ fn every_verb_gives_the_same_bits_on_rows_that_went_to_disk() {
             let bags = Bags {
                 ends: &ends,
                 weights: Some(&weights),
-                divisors: None,
-                max_norm: None,
+                ..Bags::default()
             };
             let absent = floats(300 * DIM, 3);
             let mut out = vec![0.0; 300 * DIM];
@@ -325,11 +325,13 @@ fn every_verb_gives_the_same_bits_on_rows_that_went_to_disk() {
                     table,
                     ids,
                     absent: Absent::Zeros,
+                    bags: None,
                 },
                 KeysOf {
                     table,
                     ids: Ids::I64(&old),
                     absent: Absent::Row(&absent[..DIM]),
+                    bags: None,
                 },
             ];
             let outs = vec![&mut out[..], &mut rows[..]];
@@ -339,21 +341,17 @@ fn every_verb_gives_the_same_bits_on_rows_that_went_to_disk() {
             let both = [wanted.len(), old.len()].map(|n| (1..=n as i64).collect::<Vec<_>>());
             let mut vectors = both.each_ref().map(|ends| vec![0.0; ends.len() * DIM]);
             let members = [(ids, &both[0], 0), (Ids::I64(&old), &both[1], 1)];
-            let group = members.map(|(ids, ends, member)| KeyBagsOf {
-                keys: KeysOf {
-                    table,
-                    ids,
-                    absent: [Absent::Rows(&absent), Absent::Row(&absent[..DIM])][member],
-                },
-                bags: Bags {
+            let group = members.map(|(ids, ends, member)| KeysOf {
+                table,
+                ids,
+                absent: [Absent::Rows(&absent), Absent::Row(&absent[..DIM])][member],
+                bags: Some(Bags {
                     ends,
-                    weights: None,
-                    divisors: None,
-                    max_norm: None,
-                },
+                    ..Bags::default()
+                }),
             });
             let outs = vectors.iter_mut().map(|one| &mut one[..]).collect();
-            Table::find_pooled_many(&pool, &group, outs).unwrap();
+            Table::find_many(&pool, &group, outs).unwrap();
             vectors.iter().for_each(|one| read.extend(bits(one)));
             // Evaluation leaves rows where they are.
             let now = table.stats().tier.map(|tier| tier.rows_on_disk);
@@ -384,7 +382,9 @@ fn every_verb_gives_the_same_bits_on_rows_that_went_to_disk() {
                     new: &new,
                 })
                 .collect();
-            table.write_fields(&pool, &offsets, &updates).unwrap();
+            table
+                .write_fields(&pool, &offsets, &updates, false)
+                .unwrap();
             table
                 .assign(&pool, Ids::I64(&old[50..90]), &grads[..40 * DIM])
                 .unwrap();
@@ -440,21 +440,22 @@ fn groups_of_tables_give_the_same_bits_whether_their_rows_are_on_disk_or_not() {
                     table: &tables[*at],
                     offsets: lease.offsets(),
                     inverse,
+                    bags: None,
                 })
                 .collect();
             let mut outs = vec![vec![0.0; 120 * DIM]; 4];
             let each = outs.iter_mut().map(|out| &mut out[..]).collect();
-            Table::embed_many(&pool, &lookups, each).unwrap();
+            Table::embed_many(&pool, &lookups, each, Vec::new()).unwrap();
             let mut side_by_side = vec![0.0; 4 * 120 * DIM];
             Table::embed_side_by_side(&pool, &lookups, &mut side_by_side).unwrap();
             outs.iter().for_each(|out| read.extend(bits(out)));
             read.extend(bits(&side_by_side));
             let grads = floats(4 * 120 * DIM, step);
-            let updates: Vec<(&Table, LookupColumns<'_>)> = lookups
+            let updates: Vec<(&Table, LookupGradients<'_>)> = lookups
                 .iter()
                 .enumerate()
                 .map(|(at, lookup)| {
-                    let columns = LookupColumns {
+                    let columns = LookupGradients {
                         offsets: lookup.offsets,
                         inverse: lookup.inverse,
                         grads: Columns::of(&grads, 4 * DIM, at * DIM, DIM).unwrap(),
@@ -495,7 +496,7 @@ fn keys_are_admitted_and_evicted_as_in_memory_and_what_goes_is_not_read() {
             };
             let time = Some(step as i64 + 1);
             let keys = table
-                .observe(&pool, Ids::I64(&ids), 1, time, limits, &mut places)
+                .observe(None, &pool, Ids::I64(&ids), 1, time, limits, &mut places)
                 .unwrap();
             let lease = table
                 .admit(&pool, &keys, None, &places, &mut inverse)

@@ -27,9 +27,6 @@ impl Drop for Directory {
 
 pub(crate) fn config(name: &str, capacity: u64) -> TableConfig {
     TableConfig {
-        name: name.into(),
-        dim: DIM,
-        capacity,
         seed: 9,
         initializer: Initializer::RandomUniform {
             min: -1.0,
@@ -37,8 +34,7 @@ pub(crate) fn config(name: &str, capacity: u64) -> TableConfig {
         },
         init_param: 0.5,
         frozen_keys: vec![3],
-        admission_sketch_bytes: 0,
-        row_storage: mx_rec_kernels::RowStorage::default(),
+        ..TableConfig::new(name, DIM, capacity)
     }
 }
 

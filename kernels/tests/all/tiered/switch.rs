@@ -5,7 +5,7 @@ use super::support::{batch, content, faulty, floats, in_memory, pool, tiered, Di
 use crate::optimizers::optimizer;
 use mx_rec_kernels::tier::Operation;
 use mx_rec_kernels::{
-    checkpoint, Columns, Ids, IdsOf, Kind, LookupColumns, Pool, RowsOf, Sgd, Table, Target,
+    checkpoint, Columns, Ids, IdsOf, Kind, LookupGradients, Pool, RowsOf, Sgd, Table, Target,
 };
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -302,15 +302,16 @@ fn group_step(pool: &Pool, tables: &[Arc<Table>; 2], seed: u64) {
             table: &tables[at],
             offsets: &offsets[at],
             inverse: &inverses[at],
+            bags: None,
         })
         .collect();
     let mut side_by_side = vec![0.0; 2 * N * DIM];
     Table::embed_side_by_side(pool, &lookups, &mut side_by_side).unwrap();
     let grads = vec![-1.0; N * DIM];
-    let updates: Vec<(&Table, LookupColumns<'_>)> = lookups
+    let updates: Vec<(&Table, LookupGradients<'_>)> = lookups
         .iter()
         .map(|lookup| {
-            let columns = LookupColumns {
+            let columns = LookupGradients {
                 offsets: lookup.offsets,
                 inverse: lookup.inverse,
                 grads: Columns::of(&grads, DIM, 0, DIM).unwrap(),

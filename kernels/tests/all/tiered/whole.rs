@@ -64,7 +64,7 @@ fn a_checkpoint_restores_into_any_split_of_memory_and_disk() {
             assert!(run(&to) == run(&copy));
         }
         let warm = tiered("split", CAPACITY, 200);
-        checkpoint::load_slots(&warm, &pool, &path, &|_| false).unwrap();
+        checkpoint::load_chain(&warm, &pool, &[&path], &|_| false).unwrap();
         let embeddings = content(&warm);
         assert_eq!(embeddings.len(), expected.len());
         assert!(embeddings
