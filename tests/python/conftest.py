@@ -21,10 +21,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 CASES = 2
 
 
-# How many frames an op keeps of where it was made.
-FRAMES = 24
-
-
 def pytest_addoption(parser):
     parser.addoption("--short", action="store_true",
                      help="at most %d cases of each test, and none of those marked long" % CASES)
@@ -65,38 +61,18 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(skip)
 
 
-def with_one_pass(init):
-    """`BaseSession.__init__` of sessions whose graphs Grappler goes over once, unless their config says how often."""
-    def open_session(self, target="", graph=None, config=None):
-        if config is None or not config.graph_options.rewrite_options.meta_optimizer_iterations:
-            own, config = config, support.tf().compat.v1.ConfigProto()
-            if own is not None:
-                config.CopyFrom(own)
-            config.graph_options.rewrite_options.meta_optimizer_iterations = 1
-        init(self, target, graph, config)
-
-    return open_session
-
-
 def pytest_collection_finish(session):
     """Spends less time where no test looks.
 
     Garbage is collected less often: a tenth of the time of the tests went into walks over what is imported. TensorFlow
     writes no training's graph as text and none into events, and looks for no deprecated arguments in calls: a fifth of
     the time of Estimators.
-    An op of TensorFlow 1.15 keeps the innermost frames of where it was made, without those of pytest. In the short form,
-    Grappler goes over a graph once; what the second of its passes changes is a twentieth of the time.
     """
+    del session
     support.tf()
-    from tensorflow.python.client.session import BaseSession
     from tensorflow.python.summary.writer.writer import SummaryToEventTransformer
     from tensorflow.python.training import training_util
-    from tensorflow.python.util import deprecation, tf_stack
-
-    if support.tf().__version__.startswith("1."):
-        tf_stack.extract_stack.__defaults__ = (FRAMES,)
-    if session.config.getoption("--short"):
-        BaseSession.__init__ = with_one_pass(BaseSession.__init__)
+    from tensorflow.python.util import deprecation
 
     write_graph = training_util.write_graph
 
