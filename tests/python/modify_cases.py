@@ -118,7 +118,7 @@ class Run:
             self.note(label, values)
         except tf.errors.OpError as error:
             self.note(label, (type(error).__name__, essence(error)))
-        if self._raws:
+        if self._raws and all(self._raws.values()):
             self.note("sizes", sess.run({name: raw.size_op for name, raw in self._raws.items()}))
         else:
             with sess.as_default():
