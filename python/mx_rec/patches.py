@@ -93,7 +93,8 @@ class _Patch(NamedTuple):
         feature: What needs it, the subject of a sentence.
         owner: The class or module; or where versions have had it, newest first, as `find` takes it.
         name: The function or method of it.
-        make: Makes the replacement of what was there.
+        make: Takes what is there and returns its replacement: the functions `patched_...` of the
+            modules do.
         since: The first version that has it.
     """
 

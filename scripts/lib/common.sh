@@ -16,6 +16,8 @@ export CARGO_TARGET_DIR="$root/target"
 export MPLCONFIGDIR="$root/.cache/matplotlib"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 export PIP_NO_CACHE_DIR=1
+# Images of Python often forbid it: each process that a test starts would compile the package anew.
+unset PYTHONDONTWRITEBYTECODE
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}"
 
 verb="scripts/$(basename "$0")"

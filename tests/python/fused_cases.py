@@ -23,6 +23,12 @@ def iterator(static, **arguments):
     return tf().compat.v1.data.make_initializable_iterator(dataset)
 
 
+def batches(static, **arguments):
+    """(iterator, ids, label)."""
+    source = iterator(static, **arguments)
+    return (source,) + tuple(source.get_next())
+
+
 def total(rows, axis=1, keepdims=False, reduce="reduce_sum"):
     """A sum over bags, (batch, dim) whether the dimension was kept or not."""
     value = getattr(tf(), reduce)(rows, axis=axis, keepdims=keepdims)

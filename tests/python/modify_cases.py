@@ -118,8 +118,11 @@ class Run:
             self.note(label, values)
         except tf.errors.OpError as error:
             self.note(label, (type(error).__name__, essence(error)))
-        with sess.as_default():
-            self.note("sizes", {name: table.size() for name, table in self.tables.items()})
+        if self._raws and all(self._raws.values()):
+            self.note("sizes", sess.run({name: raw.size_op for name, raw in self._raws.items()}))
+        else:
+            with sess.as_default():
+                self.note("sizes", {name: table.size() for name, table in self.tables.items()})
         return values
 
     def steps(self, sess, fetches, count=None, label="step"):
@@ -141,10 +144,10 @@ class Run:
 
     def contents(self, sess, slots=()):
         """Notes all rows, by key, and all slots of these names."""
-        for name, raw in self._raws.items():
-            self.note("rows of " + name, raw.rows(sess))
-            for slot in slots:
-                self.note("{} of {}".format(slot, name), raw.slot_rows(sess, slot))
+        found = sess.run({"{} of {}".format(field or "rows", name): raw.slot(field)
+                          for name, raw in self._raws.items() for field in ("",) + tuple(slots)})
+        for label, (keys, values) in found.items():
+            self.note(label, dict(zip(keys.tolist(), values)))
 
     def raw(self, table):
         return self._raws[table.table_name]

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 import support
 
@@ -166,6 +167,12 @@ CASES = {
 }
 
 
+def named_in(request):
+    """The values of the parameter `name` in the tests of a fixture's module that this run has."""
+    return {item.callspec.params["name"] for item in request.session.items
+            if item.module is request.module and "name" in getattr(getattr(item, "callspec", None), "params", ())}
+
+
 # What a process runs that has TensorFlow and nothing else: models in, predictions out.
 LOADER = """
 import sys
@@ -238,13 +245,65 @@ WAYS = {"1.15 in a session": (False, "session"), "1.15 predictor": (False, "pred
 
 def load_in(way, directories, out):
     """Runs models in one of WAYS; the test is skipped if nobody says where TensorFlow 2.x is."""
-    import pytest
-
     in_2x, how = WAYS[way]
     python = os.environ.get("MX_REC_TF2_PYTHON") if in_2x else sys.executable
     if not python:
         pytest.skip("NOT TESTED: plain models in TensorFlow 2.x; MX_REC_TF2_PYTHON names no interpreter")
     return load(how, directories, out, python)
+
+
+def exported(models, names, limits, tmp_path_factory):
+    """Exports models.
+
+    Args:
+        models: Cases by name.
+        names: Which of them.
+        limits: The numbers of `plain_rows.Limits` by name, of those that have not the usual ones.
+
+    Returns:
+        name -> (directory, expected outputs).
+    """
+    from mx_rec.export import plain, plain_rows
+    from mx_rec.util.initialize import init, terminate_config_initializer
+
+    tf = support.tf()
+    tf.compat.v1.disable_control_flow_v2()
+    init()
+    parent = os.path.realpath(str(tmp_path_factory.mktemp("plain")))
+    made = {}
+    for number, name in enumerate(sorted(names)):
+        with tf.Graph().as_default(), support.new_session() as sess:
+            model = models[name](tf)
+            sess.run(tf.compat.v1.global_variables_initializer())
+            for table in model.tables:
+                fill(table, sess, model.keys)
+            directory = "{}/model {}".format(parent, number)
+            if name in limits:
+                plain._export(sess, directory, model.inputs, model.outputs, None, ("serve",), None, None, True, False,
+                              plain.PlainOptions(), plain_rows.Limits(*limits[name]))
+            else:
+                assert plain.export_plain(sess, directory, model.inputs, model.outputs) == directory
+            expected = [sess.run(model.outputs, {model.inputs[key]: value for key, value in feed.items()})
+                        for feed in model.feeds]
+            save_feeds(directory, model.feeds)
+            made[name] = directory, expected
+    terminate_config_initializer()
+    return made
+
+
+@pytest.fixture(scope="module")
+def predicted(models, tmp_path_factory):
+    """A function that gives what all models predict in one way; each is run once."""
+    results = {}
+    names = sorted(models)
+
+    def run(way):
+        if way not in results:
+            out = str(tmp_path_factory.mktemp("out")) + "/out.npz"
+            results[way] = dict(zip(names, load_in(way, [models[name][0] for name in names], out)))
+        return results[way]
+
+    return run
 
 
 def ops_of(directory):

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 
 import plain_cases as cases
+import preloaded
 import support
 
 REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -145,14 +146,16 @@ class Process:
     def __init__(self, directory, ports=(0, 0), interpreter=sys.executable):
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHONPATH", "MX_REC"))}
         environment.update(TF_CPP_MIN_LOG_LEVEL="2", CUDA_VISIBLE_DEVICES="")
+        server = os.path.join(REPO, "examples", "model_server.py")
+        arguments = ["--model_base_path", directory, "--model_name", "m", "--port", str(ports[0]), "--rest_api_port", str(ports[1])]
         # Where this process finds tensorflow-serving-api, if not among the installed packages.
         environment["PYTHONPATH"] = os.pathsep.join(
             one for one in sys.path if os.path.isdir(os.path.join(one, "tensorflow_serving")))
         self.log = open(directory + ".log", "ab")
-        self.process = subprocess.Popen(
-            [interpreter, os.path.join(REPO, "examples", "model_server.py"), "--model_base_path", directory,
-             "--model_name", "m", "--port", str(ports[0]), "--rest_api_port", str(ports[1])],
-            stdout=subprocess.PIPE, stderr=self.log, env=environment)
+        if interpreter == sys.executable:
+            self.process = preloaded.Process(preloaded.code_of(server), environment, self.log, arguments)
+        else:
+            self.process = subprocess.Popen([interpreter, server] + arguments, stdout=subprocess.PIPE, stderr=self.log, env=environment)
         line = self.process.stdout.readline()
         assert line, open(directory + ".log").read()[-3000:]
         found = json.loads(line.decode())

@@ -7,6 +7,9 @@ import support
 STEPS = 60
 ROWS, DIM, BATCH = 60, 4, 24
 
+# What `python -m mx_rec.graph` does.
+COMMAND = "import sys; from mx_rec.graph.__main__ import main; sys.exit(main(sys.argv[1:]))"
+
 # Losses and rows of both runs are equal to rounding.
 TOLERANCE = 64 * support.EPS
 

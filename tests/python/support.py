@@ -285,9 +285,8 @@ class Raw:
         self._assign = ops().mx_rec_assign(handle, self._ids, self._rows)
         self._remove = ops().mx_rec_remove(handle, self._ids)
         self._find = ops().find(handle, variable, self._ids, tf().zeros([0, dim]))
-        self._export = export(handle)
-        self._size = ops().mx_rec_table_stats(handle)[0]
-        self._slots = {}
+        self.size_op = ops().mx_rec_table_stats(handle)[0]
+        self._slots = {"": export(handle)}
 
     @classmethod
     def new(cls, dim, name="raw", ops=None, **config):
@@ -303,7 +302,7 @@ class Raw:
         return cls(outputs[0], outputs[1], table.emb_size)
 
     def slot(self, name):
-        """The export op of one slot; make it before the session runs in threads."""
+        """The export op of one slot, or of the embedding for ""; make it before the session runs in threads."""
         if name not in self._slots:
             self._slots[name] = export(self.handle, name)
         return self._slots[name]
@@ -323,11 +322,11 @@ class Raw:
 
     def size(self, sess):
         """Rows in use."""
-        return int(sess.run(self._size))
+        return int(sess.run(self.size_op))
 
     def export(self, sess):
         """`(keys, embedding)` in the table's own order."""
-        return sess.run(self._export)
+        return sess.run(self.slot(""))
 
     def rows(self, sess):
         """key -> row."""

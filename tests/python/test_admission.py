@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import modify_cases
+import preloaded
 import support
 from test_fused_updates import needed
 
@@ -377,7 +378,7 @@ def test_eviction_wants_an_access_threshold_and_no_dynamic_expansion(graph, mx):
 
 
 def test_a_combined_history_is_not_there_and_says_so():
-    warned = support.run_python("""
+    warned = preloaded.run_python("""
 import tensorflow as tf
 from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.util.initialize import init

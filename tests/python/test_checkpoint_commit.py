@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+import preloaded
 import support
 
 
@@ -191,8 +192,7 @@ def test_temporary_files_of_tensorflow_go_if_they_are_older_than_this_process(pl
     # The system tells when a process started to a hundredth of a second.
     time.sleep(0.2)
     code = "import sys; from mx_rec.checkpoint.commit import Staging; Staging(sys.argv[1]).undo()"
-    subprocess.check_call([sys.executable, "-c", code, place + "/sparse-m-7"],
-                          env=dict(os.environ, PYTHONPATH=support.PACKAGES))
+    preloaded.run_python(code, place + "/sparse-m-7")
     assert sorted(os.listdir(place)) == ["m-3.notes", "other-3.index.tempstate77", "sparse-m-6"]
 
 

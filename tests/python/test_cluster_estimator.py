@@ -88,7 +88,7 @@ def test_train_and_evaluate_with_chief_worker_servers_and_evaluator(tmp_path):
     assert parts == ["items-part-%05d-of-00004" % part for part in range(4)] + ["manifest.json"]
     summaries = list((tmp_path / "model" / "eval").iterdir())
     assert summaries
-    losses = json.loads(support.run_python("""
+    losses = json.loads(preloaded.run_python("""
 import json, sys
 import tensorflow as tf
 values = []

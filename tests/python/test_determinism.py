@@ -51,7 +51,7 @@ report = {}
 for name, raw in sorted(raws.items()):
     digest = hashlib.sha256()
     # A step that makes rows through two lookups runs them in TensorFlow's order, so rows are compared by key there.
-    for fetch in [raw._export] + [raw.slot(slot) for slot in sorted(raw._slots)]:
+    for fetch in [raw.slot(slot) for slot in sorted(raw._slots)]:
         keys, values = sess.run(fetch)
         order = slice(None) if name.startswith("raw_") else np.argsort(keys)
         for array in (keys[order], values[order]):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import estimator_cases as cases
+import preloaded
 import support
 
 # How a process gets the ops: by the package, or by the plugin alone.
@@ -67,7 +68,7 @@ def exported(tmp_path_factory):
 
 
 def run_cli(ops, directory, inputs, out):
-    support.run_python(OPS[ops] + CLI, "run", "--dir", directory, "--tag_set", "serve", "--signature_def", "serving_default",
+    preloaded.run_python(OPS[ops] + CLI, "run", "--dir", directory, "--tag_set", "serve", "--signature_def", "serving_default",
                        "--inputs", inputs, "--outdir", out)
     return np.load(out + "/output.npy")
 
@@ -102,7 +103,7 @@ np.savez(out, loaded=loaded, predicted=np.concatenate(parts))
 @pytest.mark.parametrize("ops", sorted(OPS))
 def test_tf_saved_model_load_and_a_predictor_run_it_in_a_fresh_process(exported, tmp_path, ops):
     out = str(tmp_path / "out.npz")
-    support.run_python(OPS[ops] + LOAD, exported.raw, exported.parsing, exported.inputs, out)
+    preloaded.run_python(OPS[ops] + LOAD, exported.raw, exported.parsing, exported.inputs, out)
     found = np.load(out)
     support.assert_same_bits(found["loaded"], exported.prediction, "tf.saved_model.load")
     support.assert_same_bits(found["predicted"], exported.by_sevens, "predictor")

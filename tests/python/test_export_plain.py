@@ -9,6 +9,7 @@ import pytest
 
 import plain_cases as cases
 import support
+from plain_cases import predicted  # noqa: F401  a fixture
 
 
 # Cases of tables that take several variables.
@@ -16,58 +17,16 @@ CHUNKS = {"chunks": cases.CASES["several"], "chunks, no ids": cases.CASES["a vec
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    """name -> (directory, feeds, expected outputs) of each case."""
-    import mx_rec.saver
-    from mx_rec.export import plain, plain_rows
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
-    tf = support.tf()
-    tf.compat.v1.disable_control_flow_v2()
-    init()
-    parent = os.path.realpath(str(tmp_path_factory.mktemp("plain")))
-    made = {}
-    for number, (name, case) in enumerate(sorted(cases.CASES.items()) + sorted(CHUNKS.items())):
-        with tf.Graph().as_default(), support.new_session() as sess:
-            model = case(tf)
-            sess.run(tf.compat.v1.global_variables_initializer())
-            for table in model.tables:
-                cases.fill(table, sess, model.keys)
-            directory = "{}/model {}".format(parent, number)
-            if name in CHUNKS:
-                # As a table beyond the limit of a variable is: several variables, pieces of each, several reads of keys.
-                limits = plain_rows.Limits(chunk_bytes=1000, piece_bytes=240, keys=17)
-                plain._export(sess, directory, model.inputs, model.outputs, None, ("serve",), None, None, True, False,
-                              plain.PlainOptions(), limits)
-            else:
-                assert mx_rec.saver.export_plain(sess, directory, model.inputs, model.outputs) == directory
-            expected = [sess.run(model.outputs, {model.inputs[key]: value for key, value in feed.items()})
-                        for feed in model.feeds]
-            cases.save_feeds(directory, model.feeds)
-            made[name] = directory, expected
-    terminate_config_initializer()
-    return made
-
-
-@pytest.fixture(scope="module")
-def predicted(models, tmp_path_factory):
-    """A function that gives what all models predict in one way; each is run once."""
-    results = {}
-    names = sorted(models)
-
-    def run(way):
-        if way not in results:
-            out = str(tmp_path_factory.mktemp("out")) + "/out.npz"
-            found = cases.load_in(way, [models[name][0] for name in names], out)
-            results[way] = dict(zip(names, found))
-        return results[way]
-
-    return run
+def models(request, tmp_path_factory):
+    """name -> (directory, expected outputs) of each case that this run has."""
+    # As a table beyond the limit of a variable is: several variables, pieces of each, several reads of keys.
+    limits = {name: (1000, 240, 17) for name in CHUNKS}
+    return cases.exported(dict(cases.CASES, **CHUNKS), cases.named_in(request) | {"chunks"}, limits, tmp_path_factory)
 
 
 @pytest.mark.parametrize("name", sorted(cases.CASES) + sorted(CHUNKS))
 @pytest.mark.parametrize("way", sorted(cases.WAYS))
-def test_a_process_without_the_package_predicts_the_same_bits(models, predicted, way, name):
+def test_a_process_without_the_package_predicts_the_same_bits(models, predicted, way, name):  # noqa: F811
     expected, found = models[name][1], predicted(way)[name]
     assert len(found) == len(expected)
     for turn, outputs in enumerate(expected):

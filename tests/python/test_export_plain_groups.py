@@ -7,6 +7,7 @@ import pytest
 
 import plain_cases as cases
 import support
+from plain_cases import predicted  # noqa: F401  a fixture
 
 # Ids of bags: a bag of padding alone, of absent keys alone, duplicates, the key with a NaN in its row.
 DENSE = np.array([[1, 2, 1, -1], [-1, -1, -1, -1], [3, 5 << 41 | 1, 3, 3], [0, 7, -2, 1 << 40], [2, 2, -1, 7]], np.int64)
@@ -222,55 +223,17 @@ ROUNDED = ("clipped", "sparse bags in a loop")
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    """name -> (directory, expected outputs) of each case."""
-    from mx_rec.export import plain, plain_rows
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
-    tf = support.tf()
-    tf.compat.v1.disable_control_flow_v2()
-    init()
-    parent = os.path.realpath(str(tmp_path_factory.mktemp("groups")))
-    made = {}
-    for number, (name, case) in enumerate(sorted(CASES.items())):
-        with tf.Graph().as_default(), support.new_session() as sess:
-            model = case(tf)
-            sess.run(tf.compat.v1.global_variables_initializer())
-            for table in model.tables:
-                cases.fill(table, sess, model.keys)
-            directory = "{}/model {}".format(parent, number)
-            # Every second model has tables of several variables.
-            limits = plain_rows.Limits(1000, 240, 17) if number % 2 else plain_rows.Limits()
-            plain._export(sess, directory, model.inputs, model.outputs, None, ("serve",), None, None, True, False,
-                          plain.PlainOptions(), limits)
-            expected = [sess.run(model.outputs, {model.inputs[key]: value for key, value in feed.items()})
-                        for feed in model.feeds]
-            cases.save_feeds(directory, model.feeds)
-            made[name] = directory, expected
-    terminate_config_initializer()
-    return made
-
-
-@pytest.fixture(scope="module")
-def predicted(models, tmp_path_factory):
-    """A function that gives what all models predict in one way; each is run once."""
-    results = {}
-    names = sorted(models)
-
-    def run(way):
-        if way not in results:
-            out = str(tmp_path_factory.mktemp("out")) + "/out.npz"
-            found = cases.load_in(way, [models[name][0] for name in names], out)
-            results[way] = dict(zip(names, found))
-        return results[way]
-
-    return run
+def models(request, tmp_path_factory):
+    """name -> (directory, expected outputs) of each case that this run has."""
+    # Every second model has tables of several variables.
+    limits = {name: (1000, 240, 17) for name in sorted(CASES)[1::2]}
+    return cases.exported(CASES, cases.named_in(request), limits, tmp_path_factory)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted(CASES))
 @pytest.mark.parametrize("way", sorted(cases.WAYS))
-def test_a_process_without_the_package_pools_and_groups_to_the_same_bits(models, predicted, way, name):
+def test_a_process_without_the_package_pools_and_groups_to_the_same_bits(models, predicted, way, name):  # noqa: F811
     expected, found = models[name][1], predicted(way)[name]
     assert len(found) == len(expected)
     for turn, outputs in enumerate(expected):

@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+import preloaded
 import support
 
 
@@ -153,8 +154,8 @@ with tf.Graph().as_default(), tf.compat.v1.Session() as sess:
 def test_eager_execution_cannot_load_a_model_with_tables(tmp_path):
     """The function that restores and the function that serves had a table each: all rows were zeros."""
     directory = os.path.join(os.path.realpath(str(tmp_path)), "saved")
-    support.run_python(SAVE, directory)
-    said, scores = support.run_python(EAGER, directory).splitlines()
+    preloaded.run_python(SAVE, directory)
+    said, scores = preloaded.run_python(EAGER, directory).splitlines()
     assert "the table 'items' cannot be imported" in said and "tf.compat.v1.saved_model.load" in said
     assert scores == "[[6.0], [6.0], [0.0]]"
 

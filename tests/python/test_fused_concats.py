@@ -5,7 +5,7 @@ import pytest
 
 import modify_cases as cases
 import support
-from fused_cases import BATCH, LENGTH, iterator, loss_of, needed, train
+from fused_cases import BATCH, LENGTH, batches, loss_of, needed, train
 from modify_cases import AHEAD
 from support import tf
 
@@ -30,8 +30,7 @@ def copied(update):
 @pytest.mark.parametrize("count, static, axis", support.by_turns([2, 3, 18], [True, False], [2, -1]))
 def test_concatenations_of_lookups_give_the_same_bits(static, axis, count):
     def script(run):
-        source = iterator(static, features=count)
-        ids, label = source.get_next()
+        source, ids, label = batches(static, features=count)
         tables = tables_of(run, count)
         joined = tf().concat([run.lookup(table, ids[:, at]) for at, table in enumerate(tables)], axis=axis)
         update = train(run, source, loss_on(joined, label), tables, others=[joined])
@@ -46,8 +45,7 @@ def test_concatenations_of_lookups_give_the_same_bits(static, axis, count):
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
 def test_one_id_each_and_several_lookups_of_a_table_give_the_same_bits(static):
     def script(run):
-        source = iterator(static, features=3)
-        ids, label = source.get_next()
+        source, ids, label = batches(static, features=3)
         tables = tables_of(run, 2)
         joined = tf().concat([run.lookup(table, ids[:, at, 0]) for at, table in enumerate(tables + tables[:1])], axis=1)
         update = train(run, source, loss_on(joined, label), tables, others=[joined])
@@ -63,8 +61,7 @@ def test_gradients_that_the_script_clips_give_the_same_bits():
         return list(zip(grads, [variable for _, variable in pairs]))
 
     def script(run):
-        source = iterator(False, features=3)
-        ids, label = source.get_next()
+        source, ids, label = batches(False, features=3)
         tables = tables_of(run, 3)
         joined = tf().concat([run.lookup(table, ids[:, at]) for at, table in enumerate(tables)], axis=-1)
         update = train(run, source, loss_on(joined, label), tables, clipped, others=[joined])
@@ -76,8 +73,7 @@ def test_gradients_that_the_script_clips_give_the_same_bits():
 
 def test_an_update_of_one_table_reads_the_gradient_of_the_whole():
     def script(run):
-        source = iterator(True)
-        ids, label = source.get_next()
+        source, ids, label = batches(True)
         table = run.table(dim=4)
         joined = tf().concat([run.lookup(table, ids[:, at]) for at in range(2)], axis=-1)
         train(run, source, loss_on(joined, label), [table], others=[joined])
@@ -90,8 +86,7 @@ def test_lookups_of_a_group_and_without_gradient_give_the_same_bits():
     from mx_rec.core.embedding import sparse_lookup_many
 
     def script(run):
-        source = iterator(True, features=4)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=4)
         tables = tables_of(run, 4)
         rows = sparse_lookup_many(tables[:3], [ids[:, at] for at in range(3)], modify_graph=True)
         last = run.lookup(tables[3], ids[:, 3], is_grad=False)
@@ -105,8 +100,7 @@ def test_lookups_of_a_group_and_without_gradient_give_the_same_bits():
 
 def test_sums_that_are_concatenated_are_fused_as_sums():
     def script(run):
-        source = iterator(False, features=2)
-        ids, label = source.get_next()
+        source, ids, label = batches(False, features=2)
         tables = tables_of(run, 2)
         sums = [tf().reduce_sum(run.lookup(table, ids[:, at]), axis=1) for at, table in enumerate(tables)]
         train(run, source, loss_on(tf().concat(sums, axis=1), label), tables)
@@ -117,8 +111,7 @@ def test_sums_that_are_concatenated_are_fused_as_sums():
 
 def test_concatenations_that_something_else_needs_stay():
     def script(run):
-        source = iterator(True, features=4)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=4)
         table, other = tables_of(run, 2)
         rows = [run.lookup(table, ids[:, at]) for at in range(4)] + [run.lookup(other, ids[:, 0])]
         dense = tf().ones([BATCH, LENGTH, 1])
@@ -133,8 +126,7 @@ def test_concatenations_that_something_else_needs_stay():
 
 def test_concatenations_wait_for_what_they_waited_for():
     def script(run):
-        source = iterator(False)
-        ids, label = source.get_next()
+        source, ids, label = batches(False)
         tables = tables_of(run, 2)
         count = tf().compat.v1.get_variable("count", [], tf().int32, tf().compat.v1.zeros_initializer(), use_resource=True)
         rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
@@ -155,8 +147,7 @@ def test_concatenations_wait_for_what_they_waited_for():
 
 def test_parts_cannot_be_fed_and_are_fetched_as_before_beside_their_update():
     def script(run):
-        source = iterator(True)
-        ids, label = source.get_next()
+        source, ids, label = batches(True)
         tables = tables_of(run, 2)
         rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
         loss = loss_on(tf().concat(rows, -1), label)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import modify_cases as cases
+import preloaded
 import support
 from support import tf
-from fused_cases import BATCH, LENGTH, close, data, iterator, loss_of, needed, optimizer, total, train
+from fused_cases import BATCH, LENGTH, batches, close, data, loss_of, needed, optimizer, total, train
 from modify_cases import AHEAD
 
 
@@ -17,8 +18,7 @@ from modify_cases import AHEAD
 @pytest.mark.parametrize("keepdims", [False, True], ids=["dropped", "kept"])
 def test_sums_over_bags_give_the_same_bits(static, axis, keepdims):
     def script(run):
-        source = iterator(static)
-        ids, label = source.get_next()
+        source, ids, label = batches(static)
         tables = [run.table("t{}".format(at), dim=4 * (at + 1)) for at in range(2)]
         sums = [total(run.lookup(table, ids[:, at]), axis, keepdims) for at, table in enumerate(tables)]
         train(run, source, loss_of(sums, label), tables, others=sums)
@@ -33,8 +33,7 @@ def test_sums_over_bags_give_the_same_bits(static, axis, keepdims):
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
 def test_one_table_with_an_update_of_its_own_gives_the_same_bits(static, kind):
     def script(run):
-        source = iterator(static, features=1)
-        ids, label = source.get_next()
+        source, ids, label = batches(static, features=1)
         table = run.table(dim=8)
         train(run, source, loss_of([total(run.lookup(table, ids[:, 0]))], label), [table], kind=kind)
 
@@ -52,8 +51,7 @@ def test_gradients_that_the_script_changes_give_the_same_bits(change, count):
                 for grad, variable in pairs]
 
     def script(run):
-        source = iterator(False, features=count)
-        ids, label = source.get_next()
+        source, ids, label = batches(False, features=count)
         tables = [run.table("t{}".format(at), dim=4) for at in range(count)]
         sums = [total(run.lookup(table, ids[:, at])) for at, table in enumerate(tables)]
         train(run, source, loss_of(sums, label), tables, changed)
@@ -63,8 +61,7 @@ def test_gradients_that_the_script_changes_give_the_same_bits(change, count):
 
 def test_lookups_of_one_table_with_sums_and_without_give_the_same_bits():
     def script(run):
-        source = iterator(True, features=3)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=3)
         table, other = run.table("t", dim=4), run.table("other", dim=4)
         rows = run.lookup(table, ids[:, 2])
         sums = [total(run.lookup(table, ids[:, 0])), total(run.lookup(table, ids[:, 1])),
@@ -82,8 +79,7 @@ def test_members_of_a_group_give_the_same_bits(static, summed):
     from mx_rec.core.embedding import sparse_lookup_many
 
     def script(run):
-        source = iterator(static, features=3)
-        ids, label = source.get_next()
+        source, ids, label = batches(static, features=3)
         tables = [run.table("t{}".format(at), dim=4 * (at + 1)) for at in range(3)]
         rows = sparse_lookup_many(tables, [ids[:, at] for at in range(3)], modify_graph=True)
         sums = [total(one) if at in summed else tf().reshape(one, [-1, LENGTH * 4 * (at + 1)])
@@ -99,8 +95,7 @@ def test_members_of_a_group_give_the_same_bits(static, summed):
 @pytest.mark.parametrize("keepdims", [False, True], ids=["dropped", "kept"])
 def test_means_over_bags_are_equal_to_rounding(static, keepdims):
     def script(run):
-        source = iterator(static)
-        ids, label = source.get_next()
+        source, ids, label = batches(static)
         tables = [run.table("t{}".format(at), dim=4 * (at + 1)) for at in range(2)]
         means = [total(run.lookup(table, ids[:, at]), -2, keepdims, "reduce_mean") for at, table in enumerate(tables)]
         train(run, source, loss_of(means, label), tables, others=means, kind="adagrad")
@@ -133,8 +128,7 @@ def test_sums_of_rows_of_one_float_are_equal_to_rounding(batch, length, kind):
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
 def test_rows_that_are_summed_twice_are_equal_to_rounding(static):
     def script(run):
-        source = iterator(static, features=1)
-        ids, label = source.get_next()
+        source, ids, label = batches(static, features=1)
         table = run.table(dim=4)
         rows = run.lookup(table, ids[:, 0])
         sums = [total(rows), total(rows, -2, True), total(rows, 1, False, "reduce_mean"), total(tf().identity(rows))]
@@ -146,8 +140,7 @@ def test_rows_that_are_summed_twice_are_equal_to_rounding(static):
 
 def test_bags_of_any_number_of_dimensions_give_the_same_bits():
     def script(run):
-        source = iterator(False, features=3)
-        ids, label = source.get_next()
+        source, ids, label = batches(False, features=3)
         table = run.table(dim=4)
         summed = tf().reduce_sum(run.lookup(table, ids), axis=2)
         train(run, source, loss_of([tf().reshape(summed, [-1, 12])], label), [table], others=[summed])
@@ -176,8 +169,7 @@ def test_empty_bags_and_empty_batches_give_the_same_bits(length):
 
 def test_evaluation_and_default_rows_give_the_same_bits():
     def script(run):
-        source = iterator(True)
-        ids, label = source.get_next()
+        source, ids, label = batches(True)
         table = run.table(dim=4)
         summed = total(run.lookup(table, ids[:, 0]))
         default = np.full([1, 4], 0.25, np.float32)
@@ -196,8 +188,7 @@ def test_evaluation_and_default_rows_give_the_same_bits():
 
 def test_lookups_without_gradient_and_with_admission_give_the_same_bits():
     def script(run):
-        source = iterator(True)
-        ids, label = source.get_next()
+        source, ids, label = batches(True)
         table, counted = run.table("t", dim=4), run.table("counted", dim=4)
         config = {"access_threshold": 2}
         sums = [total(run.lookup(table, ids[:, 0])),
@@ -210,8 +201,7 @@ def test_lookups_without_gradient_and_with_admission_give_the_same_bits():
 
 def test_default_rows_of_keys_that_are_not_admitted_keep_their_sum():
     def script(run):
-        source = iterator(True, features=1)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=1)
         table = run.table(dim=4)
         rows = run.lookup(table, ids[:, 0], access_and_evict_config={"access_threshold": 2},
                           serving_default_value=np.full([1, 4], 0.25, np.float32))
@@ -227,8 +217,7 @@ def test_dynamic_expansion_gives_the_same_bits():
     from mx_rec.util.variable import get_dense_and_sparse_variable
 
     def script(run):
-        source = iterator(False)
-        ids, label = source.get_next()
+        source, ids, label = batches(False)
         from mx_rec.core.embedding import create_table
         tables = [create_table(key_dtype=tf().int64, dim=4, name="t{}".format(at),
                                emb_initializer=tf().compat.v1.random_normal_initializer(stddev=0.3, seed=at))
@@ -255,8 +244,7 @@ def test_dynamic_expansion_gives_the_same_bits():
 
 def test_rows_that_something_else_reads_stay():
     def script(run):
-        source = iterator(True, features=3)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=3)
         table = run.table(dim=4)
         rows = [run.lookup(table, ids[:, at]) for at in range(3)]
         squares = tf().reduce_sum(tf().square(rows[0]), axis=1)
@@ -272,8 +260,7 @@ def test_rows_that_something_else_reads_stay():
 
 def test_branches_and_loops_give_the_same_bits():
     def script(run):
-        source = iterator(True)
-        ids, label = source.get_next()
+        source, ids, label = batches(True)
         table, other, third = (run.table(name, dim=4) for name in ("t", "other", "third"))
         rows = run.lookup(table, ids[:, 0])
         is_high = tf().reduce_mean(label) > 0.5
@@ -289,8 +276,7 @@ def test_branches_and_loops_give_the_same_bits():
 
 def test_an_update_in_a_branch_gives_the_same_bits():
     def script(run):
-        source = iterator(True, features=1)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=1)
         table = run.table(dim=4)
         loss = loss_of([total(run.lookup(table, ids[:, 0]))], label)
         opt = optimizer()
@@ -307,8 +293,7 @@ def test_an_update_in_a_branch_gives_the_same_bits():
 
 def test_sums_wait_for_what_they_waited_for():
     def script(run):
-        source = iterator(True)
-        ids, label = source.get_next()
+        source, ids, label = batches(True)
         table = run.table(dim=4)
         count = tf().compat.v1.get_variable("count", [], tf().int32, tf().compat.v1.zeros_initializer(), use_resource=True)
         first, rows = (run.lookup(table, ids[:, at]) for at in range(2))
@@ -326,8 +311,7 @@ def test_sums_wait_for_what_they_waited_for():
 def test_gradients_wait_for_what_they_waited_for(static):
     """As of a model with batch normalization, whose whole update waits for the averages."""
     def script(run):
-        source = iterator(static)
-        ids, label = source.get_next()
+        source, ids, label = batches(static)
         tables = [run.table("t{}".format(at), dim=4) for at in range(2)]
         count = tf().compat.v1.get_variable("count", [], tf().int32, tf().compat.v1.zeros_initializer(), use_resource=True)
         loss = loss_of([total(run.lookup(table, ids[:, at])) for at, table in enumerate(tables)], label)
@@ -347,8 +331,7 @@ def test_gradients_wait_for_what_they_waited_for(static):
 
 def test_rows_are_fetched_as_before_also_beside_their_update():
     def script(run):
-        source = iterator(True, features=1)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=1)
         table = run.table(dim=4)
         rows = run.lookup(table, ids[:, 0])
         summed = total(rows)
@@ -376,8 +359,7 @@ def test_rows_are_fetched_as_before_also_beside_their_update():
 
 def test_what_a_fused_sum_does_not_read_cannot_be_fed(tmp_path):
     def script(run):
-        source = iterator(True, features=1)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=1)
         table = run.table(dim=4)
         rows = run.lookup(table, ids[:, 0])
         passed = tf().identity(rows)
@@ -405,8 +387,7 @@ def test_an_imported_graph_with_fused_sums_works_and_refuses_the_same_feeds(tmp_
     path = str(tmp_path / "graph.meta")
 
     def script(run):
-        source = iterator(False)
-        ids, label = source.get_next()
+        source, ids, label = batches(False)
         tables = [run.table("t{}".format(at), dim=4) for at in range(2)]
         rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
         loss = loss_of([total(one) for one in rows], label)
@@ -438,8 +419,7 @@ def test_an_imported_graph_with_fused_sums_works_and_refuses_the_same_feeds(tmp_
 
 def test_lookups_of_a_modified_graph_move_one_by_one_where_the_pass_is_off():
     def script(run):
-        source = iterator(True)
-        ids, label = source.get_next()
+        source, ids, label = batches(True)
         tables = [run.table("table_%d" % at, dim=4) for at in range(2)]
         rows = [run.lookup(table, ids[:, at % 2]) for at, table in enumerate(tables + tables)]
         found = [total(rows[0]), total(rows[1]), total(tf().concat(rows[2:], -1))]
@@ -453,8 +433,7 @@ def test_the_command_shows_what_is_fused(tmp_path):
     path = str(tmp_path / "graph.pbtxt")
 
     def script(run):
-        source = iterator(True)
-        ids, label = source.get_next()
+        source, ids, label = batches(True)
         table = run.table(dim=4)
         rows = run.lookup(table, ids[:, 0]), run.lookup(table, ids[:, 1])
         loss = loss_of([total(rows[0]), total(rows[1]), tf().reshape(tf().square(rows[1]), [-1, LENGTH * 4])], label)
@@ -464,7 +443,7 @@ def test_the_command_shows_what_is_fused(tmp_path):
         run.note("written", True)
 
     cases.alike(script, moves=0, forms=[cases.STEP], use_dynamic=True)
-    shown = support.run_python("import sys; from mx_rec.graph.__main__ import main; sys.exit(main(sys.argv[1:]))", path)
+    shown = preloaded.run_python("import sys; from mx_rec.graph.__main__ import main; sys.exit(main(sys.argv[1:]))", path)
     assert "sums over bags:" in shown and "  fuses  the sum " in shown and "  stays  the sum " in shown
 
 

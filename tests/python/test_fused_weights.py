@@ -5,7 +5,7 @@ import pytest
 
 import modify_cases as cases
 from support import tf
-from fused_cases import BATCH, LENGTH, close, iterator, loss_of, train
+from fused_cases import BATCH, LENGTH, batches, close, loss_of, train
 from modify_cases import AHEAD
 
 
@@ -51,8 +51,7 @@ def fused(plan, count):
 def test_a_weighted_sum_is_fused_in_both_directions(form, weights):
     """Each of two tables has weights of its own."""
     def script(run):
-        source = iterator(True)
-        ids, label = source.get_next()
+        source, ids, label = batches(True)
         tables = [run.table("t{}".format(at), dim=4 * (at + 1)) for at in range(2)]
         sums = [FORMS[form](run.lookup(table, ids[:, at]), WEIGHTS[weights[at]](ids[:, at]))
                 for at, table in enumerate(tables)]
@@ -66,8 +65,7 @@ def test_a_weighted_sum_is_fused_in_both_directions(form, weights):
 @pytest.mark.parametrize("form", ["expand_dims", "dots", "colons", "mean", "divided", "matmul"])
 def test_weights_that_are_computed_from_the_ids_are_fused_where_the_batch_may_have_any_length(form):
     def script(run):
-        source = iterator(False)
-        ids, label = source.get_next()
+        source, ids, label = batches(False)
         tables = [run.table("t{}".format(at), dim=4) for at in range(2)]
         columns = [ids[:, at] for at in range(2)]
         sums = [FORMS[form](run.lookup(table, one), mask_of(one)) for table, one in zip(tables, columns)]
@@ -80,8 +78,7 @@ def test_weights_that_are_computed_from_the_ids_are_fused_where_the_batch_may_ha
 @pytest.mark.parametrize("kind", ["lazy_adam", "adagrad", "gradient_descent"])
 def test_one_table_of_any_width_with_an_update_of_its_own(kind, dim):
     def script(run):
-        source = iterator(True, features=1)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=1)
         table = run.table(dim=dim)
         value = FORMS["dots"](run.lookup(table, ids[:, 0]), fixed(ids))
         train(run, source, loss_of([value], label), [table], kind=kind, others=[value])
@@ -96,8 +93,7 @@ def test_gradients_that_the_script_clips(count):
         return list(zip(grads, [variable for _, variable in pairs]))
 
     def script(run):
-        source = iterator(True, features=count)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=count)
         tables = [run.table("t{}".format(at), dim=4) for at in range(count)]
         sums = [FORMS["expand_dims"](run.lookup(table, ids[:, at]), mask_of(ids[:, at])) for at, table in enumerate(tables)]
         train(run, source, loss_of(sums, label), tables, changed)
@@ -107,8 +103,7 @@ def test_gradients_that_the_script_clips(count):
 
 def test_lookups_of_one_table_with_weights_with_sums_and_with_rows():
     def script(run):
-        source = iterator(True, features=3)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=3)
         table, other = run.table("t", dim=4), run.table("other", dim=4)
         rows = run.lookup(table, ids[:, 2])
         sums = [FORMS["dots"](run.lookup(table, ids[:, 0]), fixed(ids)), tf().reduce_sum(run.lookup(table, ids[:, 1]), 1),
@@ -122,8 +117,7 @@ def test_members_of_a_group():
     from mx_rec.core.embedding import sparse_lookup_many
 
     def script(run):
-        source = iterator(True, features=3)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=3)
         tables = [run.table("t{}".format(at), dim=4 * (at + 1)) for at in range(3)]
         rows = sparse_lookup_many(tables, [ids[:, at] for at in range(3)], modify_graph=True)
         sums = [FORMS["dots"](rows[0], fixed(ids)), tf().reduce_sum(rows[1], 1), FORMS["mean"](rows[2], mask_of(ids[:, 2]))]
@@ -134,8 +128,7 @@ def test_members_of_a_group():
 
 def test_in_evaluation():
     def script(run):
-        source = iterator(True, features=2)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=2)
         table = run.table(dim=4)
         rows = run.lookup(table, ids[:, 0])
         looked = [FORMS[form](run.lookup(table, ids[:, 1], is_train=False), fixed(ids)) for form in ("dots", "matmul", "mean")]
@@ -154,8 +147,7 @@ def test_with_dynamic_expansion():
     from mx_rec.util.variable import get_dense_and_sparse_variable
 
     def script(run):
-        source = iterator(True)
-        ids, label = source.get_next()
+        source, ids, label = batches(True)
         tables = [create_table(key_dtype=tf().int64, dim=4, name="t{}".format(at),
                                emb_initializer=tf().compat.v1.random_normal_initializer(stddev=0.3, seed=at))
                   for at in range(2)]
@@ -214,8 +206,7 @@ def test_what_is_no_weighted_sum_for_certain_stays_and_gives_the_same_bits(name)
     make, reason = STAYS[name]
 
     def script(run):
-        source = iterator(True, features=1)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=1)
         table = run.table(dim=4)
         value = make(run.lookup(table, ids[:, 0]), ids[:, 0])
         loss = loss_of([value], label)
@@ -233,8 +224,7 @@ def test_what_is_no_weighted_sum_for_certain_stays_and_gives_the_same_bits(name)
 
 def test_a_gradient_of_the_weights_that_is_fetched_is_the_same_also_beside_the_update():
     def script(run):
-        source = iterator(True, features=1)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=1)
         table = run.table(dim=4)
         weights = tf().identity(fixed(ids)[..., None])
         value = tf().reduce_sum(run.lookup(table, ids[:, 0]) * weights, 1)

@@ -8,7 +8,7 @@ import pytest
 
 import modify_cases as cases
 import support
-from fused_cases import iterator, loss_of, optimizer, tf, total
+from fused_cases import batches, loss_of, optimizer, tf, total
 from modify_cases import AHEAD, PASSED, STEP
 from test_fused_updates import needed
 
@@ -26,8 +26,7 @@ def tables_of(run, count=COUNT):
 
 def lookups_by_an_iterator(run):
     """(iterator, ids, label, tables, rows): a lookup a table by a feature each."""
-    source = iterator(True, features=COUNT)
-    ids, label = source.get_next()
+    source, ids, label = batches(True, features=COUNT)
     tables = tables_of(run)
     return source, ids, label, tables, [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
 
@@ -144,8 +143,7 @@ def test_the_parts_of_a_partial_run_compute_what_its_setup_decided():
 
 def test_what_lies_between_can_be_fed():
     def script(run):
-        source = iterator(True, features=COUNT)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=COUNT)
         tables = tables_of(run)
         rows = [run.lookup(table, ids[:, at, 0]) for at, table in enumerate(tables)]
         joined = [tf().square(one) for one in rows]
@@ -228,8 +226,7 @@ def test_a_rule_that_fails_is_left_out_and_the_graph_runs_without_it(broken, mon
 
 def test_two_towers_that_train_by_turns_share_nothing():
     def script(run):
-        source = iterator(True)
-        ids, label = source.get_next()
+        source, ids, label = batches(True)
         tables = tables_of(run, 2)
         updates = [model(run, [run.lookup(table, ids[:, at])], label, [table])[1] for at, table in enumerate(tables)]
         run.modify()
@@ -265,8 +262,7 @@ def test_a_graph_that_grows_gets_its_new_lookups_passed_over():
 
 def test_branches_and_ops_that_wait_keep_their_order():
     def script(run):
-        source = iterator(True, features=COUNT)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=COUNT)
         tables = tables_of(run)
         flag = tf().compat.v1.placeholder_with_default(True, [])
         first = run.lookup(tables[0], ids[:, 0])

@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 
+import preloaded
 import support
 from cluster_cases import RUN, Job, run_alone
 
@@ -385,7 +386,7 @@ with tf.compat.v1.Session(graph=tf.Graph()) as sess:
     signature = tf.compat.v1.saved_model.load(sess, ["serve"], sys.argv[1]).signature_def["serving_default"]
     print(json.dumps(sess.run(signature.outputs["rows"].name, {signature.inputs["ids"].name: json.loads(sys.argv[2])}).tolist()))
 """
-    out = support.run_python(code, directory, json.dumps(sorted(rows)))
+    out = preloaded.run_python(code, directory, json.dumps(sorted(rows)))
     np.testing.assert_array_equal(np.array(json.loads(out.strip().splitlines()[-1]), np.float32),
                                   [rows[key] for key in sorted(rows)])
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import support
-from fused_cases import iterator, loss_of, optimizer, tf, total
+from fused_cases import batches, loss_of, optimizer, tf, total
 from modify_cases import PASSED
 from test_fused_updates import needed
 from test_graph_pass import COUNT, alike, begun, lookups_by_an_iterator, model, tables_of
@@ -217,8 +217,7 @@ def test_optimizers_of_two_kinds_update_parts_of_the_tables_by_an_op_each():
 @pytest.mark.parametrize("where", ["cond", "while"])
 def test_a_train_op_in_a_branch_or_a_loop_updates_as_often_as_it_runs(where):
     def script(run):
-        source = iterator(True, features=COUNT)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=COUNT)
         tables = tables_of(run)
 
         def train():

@@ -5,7 +5,7 @@ import pytest
 
 import modify_cases as cases
 import support
-from fused_cases import LENGTH, iterator
+from fused_cases import LENGTH, batches
 from pooled_cases import make_table, pooled
 from test_fused_updates import needed
 from test_pooled_together import COMBINERS, EMBED_MANY, FIND_MANY, ragged_of, sparse_of, tables_of, trained
@@ -158,8 +158,7 @@ def test_two_updates_take_the_gradients_of_the_rows_as_they_were_read(graph, ses
 def test_lookups_with_a_norm_share_ops_with_others():
     """Training and evaluation of several tables, one of them with a norm and without; the bits of ops of their own."""
     def script(run):
-        source = iterator(True, features=3)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=3)
         tables = tables_of(run)
         kinds = [ids[:, 0], sparse_of(ids[:, 1]), ragged_of(ids[:, 2])]
 

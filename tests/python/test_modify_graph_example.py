@@ -1,24 +1,13 @@
 """examples/session_modify_graph.py, run with and without graph modification, saves the same files."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
+import preloaded
 import support
 
 PATH = os.path.join(support.REPO, "examples", "session_modify_graph.py")
-
-
-def run(*arguments, expected=0, **environment):
-    """Runs the example in a new process; returns what it wrote."""
-    environment = dict(os.environ, PYTHONPATH=support.PACKAGES, TF_CPP_MIN_LOG_LEVEL="2", **environment)
-    done = subprocess.run([sys.executable, PATH] + list(arguments), env=environment, timeout=300,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    text = done.stdout.decode("utf-8", "replace")
-    assert done.returncode == expected, text[-4000:]
-    return text
 
 
 def saved(directory):
@@ -45,7 +34,7 @@ def test_the_saved_tables_are_the_same_files_with_and_without_modification(tmp_p
         directory = str(tmp_path / way)
         # By the environment variable, and by the flag, which wins over it.
         flag = ["--modify-graph", way] if way == "1" else []
-        texts[way] = run("--quick", "--epochs", "2", "--out", directory, *flag, USE_MODIFY_GRAPH="0")
+        texts[way] = preloaded.run_script(PATH, "--quick", "--epochs", "2", "--out", directory, *flag, USE_MODIFY_GRAPH="0")
         files[way] = saved(directory)
     assert "6 of 6 lookups moved into 2 input pipelines" in texts["1"] and "graph modified" in texts["1"]
     assert "moved into" not in texts["0"] and "FeatureSpecs" in texts["0"]
@@ -60,4 +49,4 @@ def test_the_saved_tables_are_the_same_files_with_and_without_modification(tmp_p
 def test_wrong_arguments_say_what_is_wrong(tmp_path):
     for arguments, message in ((["--epochs", "0"], "at least 1"),
                                (["--data", str(tmp_path / "none")], "there is no directory")):
-        assert message in run(*arguments, expected=2)
+        assert message in preloaded.run_script(PATH, *arguments, expected=2)

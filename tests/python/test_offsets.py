@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import modify_cases as cases
+import preloaded
 import support
 from support import lookup, tf
 
@@ -255,7 +256,7 @@ def test_offsets_of_another_table_are_refused(graph, session, where):
     sess = session()
     own = sess.run(found[0])[0]
     if where == "process":
-        foreign = int(support.run_python(OTHER))
+        foreign = int(preloaded.run_python(OTHER))
     else:
         foreign = (session() if where == "session" else sess).run(found[where == "table"])[0]
     assert support.row_of(foreign) == support.row_of(own) and foreign != own

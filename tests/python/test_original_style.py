@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+import preloaded
 import support
 
 SCRIPT = '''
@@ -141,7 +142,7 @@ def run(directory, monkeypatch, **switches):
         monkeypatch.setenv(name, str(switches.get(name, 0)))
     monkeypatch.chdir(directory)
     monkeypatch.setenv("PYTHONPATH", os.path.join(support.PACKAGES, "tf_adapter_cpu"))
-    return support.run_python(SCRIPT)
+    return preloaded.run_python(SCRIPT)
 
 
 def check(text, switches):

@@ -216,7 +216,7 @@ def test_elsewhere_each_lookup_has_ops_of_its_own(graph, session, dynamic, monke
     elif place == "loop":
         found = tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, x + total()), [0, 0.0])[1]
     elif place == "function":
-        found = tf.function(total)()
+        found = tf.function(total, autograph=False)()
     else:
         found = total()
     assert not [kind for kind in needed(found) if "of many" in kind]

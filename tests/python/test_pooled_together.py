@@ -5,7 +5,7 @@ import pytest
 
 import modify_cases as cases
 import support
-from fused_cases import LENGTH, iterator, loss_of, optimizer, tf
+from fused_cases import LENGTH, batches, loss_of, optimizer, tf
 from modify_cases import AHEAD
 from test_fused_updates import needed
 
@@ -67,8 +67,7 @@ def ragged_of(dense):
 
 def test_single_calls_of_all_kinds_share_an_op_in_training_and_in_evaluation():
     def script(run):
-        source = iterator(True, features=3)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=3)
         tables = tables_of(run)
         kinds = [ids[:, 0], sparse_of(ids[:, 1]), ragged_of(ids[:, 2])]
         weights = [tf().sin(tf().cast(ids[:, 0], tf().float32)), None, None]
@@ -89,8 +88,7 @@ def test_sums_that_are_fused_share_an_op():
     from mx_rec.core.embedding import sparse_lookup_many
 
     def script(run):
-        source = iterator(True, features=3)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=3)
         tables = [run.table("t%d" % at, dim=4 * at + 4) for at in range(4)]
         chosen = [ids[:, at % 3] for at in range(4)]
         rows = sparse_lookup_many(tables[:2], chosen[:2], modify_graph=True)
@@ -109,8 +107,7 @@ def test_a_group_of_evaluation_stays_one_op_in_a_modified_graph():
     from mx_rec.core.embedding import sparse_lookup_pooled_many
 
     def script(run):
-        source = iterator(True, features=3)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=3)
         tables = tables_of(run)
         chosen = [ids[:, at] for at in range(3)]
         vectors = sparse_lookup_pooled_many(tables, chosen, COMBINERS)
@@ -124,8 +121,7 @@ def test_a_group_of_evaluation_stays_one_op_in_a_modified_graph():
 def test_lookups_of_one_verb_that_depend_on_each_other_are_not_joined():
     """Weights from the vectors of another lookup, in both directions between training and evaluation."""
     def script(run):
-        source = iterator(True, features=3)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=3)
         tables = [run.table("t%d" % at, dim=4) for at in range(5)]
 
         def weights_of(vectors):
@@ -154,8 +150,7 @@ def test_lookups_of_one_verb_that_depend_on_each_other_are_not_joined():
 def test_a_run_needs_to_feed_no_more_than_before_and_reads_no_more_tables_than_its_ends_need():
     """Weights that are fed, ids that are fed, and an end that needs one lookup alone."""
     def script(run):
-        source = iterator(True, features=3)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=3)
         tables = tables_of(run, 5)
         weights = tf().compat.v1.placeholder(tf().float32, [None, LENGTH])
         fed = tf().compat.v1.placeholder(tf().int64, [None, LENGTH])
@@ -183,8 +178,7 @@ def test_a_run_needs_to_feed_no_more_than_before_and_reads_no_more_tables_than_i
 
 def test_lookups_that_wait_for_an_update_read_what_it_wrote():
     def script(run):
-        source = iterator(True, features=2)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=2)
         tables = tables_of(run, 2)
         vectors = [pooled(table, ids[:, at]) for at, table in enumerate(tables)]
         update = optimizer().minimize(loss_of(vectors, label), var_list=[table.variable for table in tables])
@@ -208,8 +202,7 @@ def test_lookups_that_wait_for_an_update_read_what_it_wrote():
 @pytest.mark.parametrize("place", ["cond", "loop"])
 def test_lookups_in_branches_and_loops_have_ops_of_their_own(place):
     def script(run):
-        source = iterator(True, features=2)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=2)
         tables = tables_of(run, 2)
         vectors = [pooled(table, ids[:, at]) for at, table in enumerate(tables)]
 
@@ -302,8 +295,7 @@ def test_wrong_row_splits_of_one_table_change_no_row_of_any(mx, dynamic, form, w
 
 def test_a_restore_between_steps_and_a_second_session_read_the_rows_of_the_checkpoint(tmp_path):
     def script(run):
-        source = iterator(True, features=2)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=2)
         tables = tables_of(run, 2)
         vectors = [pooled(table, ids[:, at]) for at, table in enumerate(tables)]
         others = [pooled(table, ids[:, at], is_train=False) for at, table in enumerate(tables)]
@@ -336,8 +328,7 @@ def test_a_graph_that_is_modified_twice_is_the_same_as_once(caplog):
     from mx_rec.core.embedding import sparse_lookup_many, sparse_lookup_pooled_many
 
     def script(run):
-        source = iterator(True, features=2)
-        ids, label = source.get_next()
+        source, ids, label = batches(True, features=2)
         tables = tables_of(run, 2)
         doubled = [ids[:, at] * 2 for at in range(2)]
         vectors = sparse_lookup_pooled_many(tables, doubled)

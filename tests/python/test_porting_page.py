@@ -2,9 +2,8 @@
 
 import os
 import re
-import subprocess
-import sys
 
+import preloaded
 import support
 
 
@@ -12,10 +11,7 @@ def test_the_code_of_the_porting_page_runs():
     with open(os.path.join(support.REPO, "docs", "porting.md"), encoding="utf-8") as file:
         blocks = re.findall(r"^```python\n(.*?)^```", file.read(), re.DOTALL | re.MULTILINE)
     assert len(blocks) == 3
-    ran = subprocess.run([sys.executable, "-c", "".join(blocks)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                         env=dict(os.environ, PYTHONPATH=support.PACKAGES), timeout=300)
-    assert ran.returncode == 0, ran.stderr.decode()
-    first, second, third = ran.stdout.decode().splitlines()
+    first, second, third = preloaded.run_python("".join(blocks)).splitlines()
     words = first.split()
     assert float(words[3]) < 0.2 * float(words[1]) and words[5] == "3000", first
     assert second == "[0.8 0.9 0. ] 2", second

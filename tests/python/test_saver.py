@@ -399,7 +399,7 @@ with tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(intra_op_parallelism_t
         sess.run(updates, {ids: random.randint(-400, 400, 64), label: random.rand(64)})
     digest = hashlib.sha256()
     for raw in raws:
-        for fetch in [raw._export] + [raw.slot(slot) for slot in sorted(raw._slots)]:
+        for fetch in [raw.slot(slot) for slot in sorted(raw._slots)]:
             keys, values = sess.run(fetch)
             order = np.argsort(keys)
             digest.update(keys[order].tobytes() + values[order].tobytes())

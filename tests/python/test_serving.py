@@ -8,6 +8,7 @@ import os
 import numpy as np
 import pytest
 
+import preloaded
 import support
 
 
@@ -58,7 +59,7 @@ with tf.Graph().as_default(), tf.compat.v1.Session() as sess:
 def test_a_fresh_process_predicts_the_same(model, tmp_path, how):
     directory, predicted = model
     out = str(tmp_path / "out.npy")
-    support.run_python(LOAD, how, support.library_path(), directory, out)
+    preloaded.run_python(LOAD, how, support.library_path(), directory, out)
     support.assert_same_bits(np.load(out), predicted)
 
 
@@ -69,7 +70,7 @@ def test_a_model_without_the_files_of_a_table_is_not_loaded_at_all(model, tmp_pa
     shutil.copytree(model[0], moved)
     shutil.rmtree(moved + "/variables/sparse-variables/item_table")
     with pytest.raises(AssertionError) as refused:
-        support.run_python(LOAD, "plugin", support.library_path(), moved, str(tmp_path / "out.npy"))
+        preloaded.run_python(LOAD, "plugin", support.library_path(), moved, str(tmp_path / "out.npy"))
     assert "NotFoundError" in str(refused.value) and "item_table" in str(refused.value)
 
 
@@ -77,7 +78,7 @@ def test_the_command_line_of_the_package_runs_it(model, tmp_path):
     directory, predicted = model
     inputs = str(tmp_path / "keys.npy")
     np.save(inputs, np.arange(20))
-    support.run_python("import runpy; runpy.run_module('mx_rec.saved_model_cli', run_name='__main__')", "run", "--dir", directory,
+    preloaded.run_python("import runpy; runpy.run_module('mx_rec.saved_model_cli', run_name='__main__')", "run", "--dir", directory,
                        "--tag_set", "serve", "--signature_def", "serving_default", "--inputs", "keys=" + inputs,
                        "--outdir", str(tmp_path))
     support.assert_same_bits(np.load(str(tmp_path / "output.npy")), predicted)

@@ -5,6 +5,7 @@ import gc
 import numpy as np
 import pytest
 
+import preloaded
 import support
 
 
@@ -180,7 +181,7 @@ def test_a_handle_captured_by_a_map_function_is_the_session_s_own_table(graph, s
 
 def test_a_session_that_closes_while_its_pipeline_runs_neither_hangs_nor_crashes():
     """In a process of its own, because a crash would take the tests with it."""
-    out = support.run_python("""
+    out = preloaded.run_python("""
 import numpy as np, support
 tf, ops = support.tf(), support.ops()
 for round in range(4):
@@ -221,7 +222,7 @@ print("done")
 
 def test_a_session_of_a_server_keeps_its_table_over_its_runs():
     """The master of a grpc session places the graph anew, but the table stays. A server cannot be stopped: a process."""
-    out = support.run_python("""
+    out = preloaded.run_python("""
 import numpy as np, support
 tf, ops = support.tf(), support.ops()
 target = tf.compat.v1.train.Server.create_local_server().target

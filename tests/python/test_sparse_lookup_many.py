@@ -209,7 +209,7 @@ def test_elsewhere_each_lookup_reads_by_an_op_of_its_own(graph, session, mx, pla
     elif place == "loop":
         found = tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, x + total()), [0, 0.0])[1]
     elif place == "function":
-        found = tf.function(total)()
+        found = tf.function(total, autograph=False)()
     else:
         found = total()
     kinds = [kind for kind in needed(found) if "of many" in kind or "Concat" in kind]

@@ -386,7 +386,7 @@ def test_a_session_that_evaluates_without_the_admission_of_the_checkpoint_is_war
 
 
 def test_keys_without_rows_are_counted_in_a_sketch(mx, tmp_path):
-    from mx_rec.core.table import table_config_of
+    from mx_rec.state.table_variable import table_config_of
     from mx_rec.stock.convert import converted
 
     def run():

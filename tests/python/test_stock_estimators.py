@@ -76,7 +76,7 @@ def estimator(kind, directory, names=COLUMNS, optimizer=None, parts=None, **conf
         input_layer_partitioner=partitioner, **settings)
 
 
-def train(made, steps=STEPS):
+def train(made, steps=STEPS, source=input_fn, hooks=()):
     """Trains; returns the losses."""
     tf = support.tf()
     losses = []
@@ -91,17 +91,17 @@ def train(made, steps=STEPS):
         def after_run(self, context, values):
             losses.append(values.results)
 
-    made.train(input_fn, steps=steps, hooks=[Hook()])
+    made.train(source, steps=steps, hooks=[Hook()] + list(hooks))
     return np.array(losses)
 
 
-def figures(made):
+def figures(made, source=input_fn):
     """Loss of an evaluation, and predicted logits."""
-    predictions = made.predict(input_fn)
+    predictions = made.predict(source)
     name = "logits" if "Classifier" in type(made).__name__ else "predictions"
     values = [next(predictions)[name] for _ in range(60)]
     predictions.close()
-    return made.evaluate(input_fn, steps=3)["loss"], np.array(values)
+    return made.evaluate(source, steps=3)["loss"], np.array(values)
 
 
 def ops_of(directory):

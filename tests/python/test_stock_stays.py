@@ -1,13 +1,11 @@
 """Variables that cannot be tables stay TensorFlow's, with the reason in the plan, and graphs go on running."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
+import preloaded
 import stock_cases as cases
 import support
 
@@ -290,13 +288,9 @@ def test_the_command_prints_the_same_plan(v1, graph, tmp_path):
     train(v1, v1.reduce_sum(v1.gather(variable(v1), [1])) + v1.nn.l2_loss(variable(v1, "dense")))
     tf.io.write_graph(graph, str(tmp_path), "graph.pbtxt")
     plan = plan_of(graph)
-    env = dict(os.environ, PYTHONPATH=support.PACKAGES)
-    run = subprocess.run([sys.executable, "-m", "mx_rec.graph", str(tmp_path / "graph.pbtxt"), "--variables", "1"],
-                         env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
-    assert run.returncode == 0, run.stderr
-    assert "1 variable becomes a table:\n  w {}: {}\n".format(json.dumps(plan.shape), plan.reason) in run.stdout
-    assert "  dense [60, 4]: its gradient is dense: Adagrad/update_dense/ApplyAdagrad updates it as a whole\n" \
-        in run.stdout
+    said = preloaded.run_python(cases.COMMAND, tmp_path / "graph.pbtxt", "--variables", "1")
+    assert "1 variable becomes a table:\n  w {}: {}\n".format(json.dumps(plan.shape), plan.reason) in said
+    assert "  dense [60, 4]: its gradient is dense: Adagrad/update_dense/ApplyAdagrad updates it as a whole\n" in said
 
 
 @pytest.mark.long
@@ -304,9 +298,7 @@ def test_the_plan_of_variables_is_in_the_json_if_asked(v1, graph, tmp_path):
     tf = support.tf()
     train(v1, v1.reduce_sum(v1.gather(variable(v1), [1])) + v1.nn.l2_loss(variable(v1, "dense")))
     tf.io.write_graph(graph, str(tmp_path), "graph.pbtxt")
-    env = dict(os.environ, PYTHONPATH=support.PACKAGES)
-    command = [sys.executable, "-m", "mx_rec.graph", str(tmp_path / "graph.pbtxt"), "--json", "-"]
-    without, plans = [json.loads(subprocess.run(command + more, env=env, stdout=subprocess.PIPE).stdout.decode())
+    without, plans = [json.loads(preloaded.run_python(cases.COMMAND, tmp_path / "graph.pbtxt", "--json", "-", *more))
                       for more in ([], ["--variables", "1"])]
     assert "variables" not in without
     dense, w = [next(one for one in plans["variables"] if one["name"] == name) for name in ("dense", "w")]

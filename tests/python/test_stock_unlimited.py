@@ -1,13 +1,11 @@
 """Ids without limits: hash buckets and sizes of identity columns fall away in the place of tables, and nowhere else."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
+import preloaded
 import stock_cases as cases
 import support
 
@@ -368,9 +366,7 @@ def test_the_command_says_which_ids_lose_their_limits(v1, graph, tmp_path):
     update(v1, v1.gather(variable(v1), hashed(v1.constant(["a"]), BUCKETS)))
     tf.io.write_graph(graph, str(tmp_path), "graph.pbtxt")
     plan = converted_plans(graph)["w"]
-    command = [sys.executable, "-m", "mx_rec.graph", str(tmp_path / "graph.pbtxt"), "--variables", "1"]
-    env = dict(os.environ, PYTHONPATH=support.PACKAGES)
-    without, text, described = [subprocess.run(command + more, env=env, stdout=subprocess.PIPE, check=True).stdout.decode()
+    without, text, described = [preloaded.run_python(cases.COMMAND, tmp_path / "graph.pbtxt", "--variables", "1", *more)
                                 for more in ([], ["--unlimited-ids", ".*"], ["--unlimited-ids", "w", "--json", "-"])]
     assert "ids" not in without.split("become")[1] and plan.reason in text
     assert "ids without a limit: the 16 buckets of StringToHashBucketFast fall away" in text

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import support
+import test_stock_estimators as estimators
 
 STEPS = 200
 TOLERANCE = 512 * support.EPS
@@ -59,28 +60,11 @@ def estimator(directory, size, **config):
 
 
 def train(made, steps=STEPS):
-    tf = support.tf()
-    losses = []
-
-    class Hook(tf.estimator.SessionRunHook):
-        def begin(self):
-            self.loss = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.LOSSES)[-1]
-
-        def before_run(self, context):
-            return tf.estimator.SessionRunArgs(self.loss)
-
-        def after_run(self, context, values):
-            losses.append(values.results)
-
-    made.train(input_fn, steps=steps, hooks=[Hook()])
-    return np.array(losses)
+    return estimators.train(made, steps, input_fn)
 
 
 def figures(made):
-    predictions = made.predict(input_fn)
-    values = [next(predictions)["logits"] for _ in range(60)]
-    predictions.close()
-    return made.evaluate(input_fn, steps=3)["loss"], np.array(values)
+    return estimators.figures(made, input_fn)
 
 
 def unlimited(mx, names=True):

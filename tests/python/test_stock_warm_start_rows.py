@@ -6,13 +6,12 @@ import glob
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 
 import numpy as np
 import pytest
 
+import preloaded
 import support
 import test_stock_estimators as estimators
 import test_stock_unlimited_estimators as unlimited
@@ -227,9 +226,8 @@ def test_a_process_that_is_killed_before_its_first_checkpoint_starts_again(mx, t
     sources = sources()
     script = KILLED.format(tests=os.path.dirname(os.path.abspath(__file__)), directory=str(tmp_path / "warm"),
                            source=str(sources[which]))
-    ended = subprocess.run([sys.executable, "-W", "ignore", "-c", script], stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT)
-    assert ended.returncode == -signal.SIGKILL, ended.stdout[-2000:]
+    ended = preloaded.Process(script, support.environment_of({}))
+    assert ended.wait(300) == -signal.SIGKILL
     mx(stock_tables=".*")
     np.testing.assert_allclose(run(tmp_path / "warm", made, source=sources[which]), expected,
                                rtol=TOLERANCE, atol=TOLERANCE)

@@ -24,6 +24,3 @@ def _arguments_of_process() -> List[str]:
     count, arguments = ctypes.c_int(), ctypes.POINTER(ctypes.c_wchar_p)()
     ctypes.pythonapi.Py_GetArgcArgv(ctypes.byref(count), ctypes.byref(arguments))
     return [arguments[at] or "" for at in range(count.value)]
-
-
-__all__ = ["is_run_command"]

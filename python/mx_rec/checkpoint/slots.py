@@ -7,9 +7,9 @@ from typing import Any, List, Set
 import tensorflow as tf
 
 from mx_rec.base.log import logger
-from mx_rec.core.table import table_config_of, table_name_of
 from mx_rec.ops.optimizers import PUSH, UPDATE, optimizer_of
 from mx_rec.optimizers.user_written import slot_names_of
+from mx_rec.state.table_variable import table_config_of, table_name_of
 from mx_rec.tensorflow.names import tensor_util
 
 _STAGE = "MxRecPartStage"

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from mx_rec.checkpoint.parts import PartOps, saved_parts
-from mx_rec.core.table import table_config_of, table_name_of
 from mx_rec.state.graph_state import graph_state
+from mx_rec.state.table_variable import table_config_of, table_name_of
 
 
 class TableOps(NamedTuple):

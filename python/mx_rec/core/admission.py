@@ -373,12 +373,12 @@ def _imported_timestamps(graph: tf.Graph) -> List[tf.Operation]:
 # Thresholds and evictions while training -----------------------------------------------------
 
 
-def set_threshold_op(value: Any, emb_name: Union[str, Sequence[str]] = "",
-                     ids_name: str = "") -> tf.Tensor:
+def set_threshold_op(input: Any,  # pylint: disable=redefined-builtin
+                     emb_name: Union[str, Sequence[str]] = "", ids_name: str = "") -> tf.Tensor:
     """Makes an op that changes the admission threshold of tables, `set_threshold` of the original.
 
     Args:
-        value: int32 scalar tensor, or an int: the new threshold, greater than 0; or 0, which stops
+        input: int32 scalar tensor, or an int: the new threshold, greater than 0; or 0, which stops
             the counting of keys. The op fails for less.
         emb_name: A table's name, or a list of names; empty is all tables with admission.
         ids_name: Of the original, without effect.
@@ -394,7 +394,7 @@ def set_threshold_op(value: Any, emb_name: Union[str, Sequence[str]] = "",
     for name in names:
         Text(0, 255)("emb_name", name)
     controls = _controls([name for name in names if name])
-    value = tf.convert_to_tensor(value, tf.int32, name="threshold")
+    value = tf.convert_to_tensor(input, tf.int32, name="threshold")
     with tf.device("/cpu:0"):
         done = [library().mx_rec_set_threshold(one.handle, value, name="set_threshold")
                 if one.handle is not None

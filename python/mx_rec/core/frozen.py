@@ -18,14 +18,7 @@ _LOAD_OP, _PULL_OP = "MxRecLoad", "MxRecPull"
 
 
 def patched_tool(stock: Callable[..., graph_pb2.GraphDef]) -> Callable[..., graph_pb2.GraphDef]:
-    """Makes a function of TensorFlow that gives a graph for inference, which refuses tables.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
+    """Makes a function of TensorFlow that gives a graph for inference, which refuses tables."""
 
     def tool(*args: Any, **kwargs: Any) -> graph_pb2.GraphDef:
         result = stock(*args, **kwargs)
@@ -38,14 +31,7 @@ def patched_tool(stock: Callable[..., graph_pb2.GraphDef]) -> Callable[..., grap
 
 
 def patched_tensor_info(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes saved_model.utils.build_tensor_info, which refuses the variable of a table.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
+    """Makes saved_model.utils.build_tensor_info, which refuses the variable of a table."""
 
     def build_tensor_info_internal(tensor: Any) -> Any:
         if isinstance(tensor, TableVariable):
@@ -57,14 +43,7 @@ def patched_tensor_info(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 def patched_function_tool(stock: Callable[..., graph_pb2.GraphDef]
                           ) -> Callable[..., graph_pb2.GraphDef]:
-    """The same for a function that is given a function: nobody can run the ops that load.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
+    """The same for a function that is given a function: nobody can run the ops that load."""
 
     def tool(*args: Any, **kwargs: Any) -> graph_pb2.GraphDef:
         result = stock(*args, **kwargs)

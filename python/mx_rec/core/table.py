@@ -15,8 +15,7 @@ from mx_rec.core.initializers import check_table
 from mx_rec.core.rows import FLOAT32
 from mx_rec.ops import library
 from mx_rec.state.graph_state import find_session
-from mx_rec.state.table_variable import (TABLE_OP, TableVariable, is_table_variable,
-                                         table_config_of, table_name_of, table_variable)
+from mx_rec.state.table_variable import TableVariable, table_variable
 
 
 class PhysicalTable(NamedTuple):
@@ -318,18 +317,3 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
                 library().mx_rec_save(handle, path, since, least, name="save")
                 library().mx_rec_load(handle, path, [], name="load")
     return PhysicalTable(name, table_variable(variable.op), handle, stats, capacity)
-
-
-__all__ = [
-    "TABLE_OP",
-    "FeatureLookup",
-    "PhysicalTable",
-    "Table",
-    "TableOptions",
-    "TableVariable",
-    "build_physical_table",
-    "is_table_variable",
-    "scope_of",
-    "table_config_of",
-    "table_name_of",
-]

@@ -112,14 +112,7 @@ def plain_exports(training_lookups: str = REFUSE, **options: Any) -> Iterator[No
 
 
 def patched_add_with_variables(stock: Callable[..., None]) -> Callable[..., None]:
-    """Makes a builder's add_meta_graph_and_variables, which heeds `plain_exports`.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
+    """Makes a builder's add_meta_graph_and_variables, which heeds `plain_exports`."""
     signature = inspect.signature(stock)
 
     def add_meta_graph_and_variables(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -133,14 +126,7 @@ def patched_add_with_variables(stock: Callable[..., None]) -> Callable[..., None
 
 
 def patched_add(stock: Callable[..., None]) -> Callable[..., None]:
-    """Makes a builder's add_meta_graph, which refuses a second graph in `plain_exports`.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
+    """Makes a builder's add_meta_graph, which refuses a second graph in `plain_exports`."""
 
     def add_meta_graph(self: Any, *args: Any, **kwargs: Any) -> None:
         if _mode.options is not None:
@@ -153,14 +139,7 @@ def patched_add(stock: Callable[..., None]) -> Callable[..., None]:
 
 
 def patched_estimator_export(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes Estimator.export_saved_model, which has the argument `plain`, and options of it.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
+    """Makes Estimator.export_saved_model, which has the argument `plain`, and options of it."""
 
     def export_saved_model(self: Any, *args: Any, plain: bool = False, **kwargs: Any) -> Any:
         """Exports as TensorFlow does; with plain=True as mx_rec.saver.export_plain does, whose
@@ -411,12 +390,3 @@ class _PlainSaver:
         return tf.compat.v1.train.export_meta_graph(
             graph_def=graph.as_graph_def(add_shapes=True), saver_def=self.saver_def,
             clear_devices=clear_devices, strip_default_attrs=strip_default_attrs)
-
-
-__all__ = [
-    "export_plain",
-    "patched_add",
-    "patched_add_with_variables",
-    "patched_estimator_export",
-    "plain_exports",
-]  # type: List[str]

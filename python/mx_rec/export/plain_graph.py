@@ -533,10 +533,3 @@ def _called(node: node_def_pb2.NodeDef) -> List[str]:
         names.append(value.func.name)
         names.extend(function.name for function in value.list.func)
     return [name for name in names if name]
-
-
-__all__ = [
-    "Cut",
-    "Wanted",
-    "saver_of",
-]  # type: List[str]

@@ -244,17 +244,3 @@ def _gather(numbers: tf.Tensor, table: PlainTable, chunks: List[tf.Tensor]) -> t
     return tf.dynamic_stitch(places, [
         tf.raw_ops.ResourceGather(resource=chunk, indices=ones, dtype=table.storage.dtype)
         for chunk, ones in zip(chunks, numbers)])
-
-
-__all__ = [
-    "PASSING",
-    "Make",
-    "OpenTable",
-    "Replaced",
-    "Source",
-    "TableUse",
-    "find_rows",
-    "finding",
-    "replacing_nodes",
-    "row_numbers",
-]  # type: List[str]

@@ -1,6 +1,6 @@
 """What a plain export is told: training lookups, updates, how rows are stored, warm-up."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Union
 
 from mx_rec.export.plain_storage import STORAGES
 
@@ -68,10 +68,3 @@ class PlainOptions(NamedTuple):
         if isinstance(spare, dict):
             spare = spare.get(table)
         return max(count // _SHARE, _LEAST) if spare is None else spare
-
-
-__all__ = [
-    "FIND",
-    "REFUSE",
-    "PlainOptions",
-]  # type: List[str]

@@ -288,15 +288,3 @@ def _sum(values: tf.Tensor, counts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
 def _check(condition: tf.Tensor, text: str, values: List[tf.Tensor]) -> tf.Operation:
     """Returns an op that fails if a condition does not hold."""
     return tf.raw_ops.Assert(condition=condition, data=[text] + values)
-
-
-__all__ = [
-    "dense_ends",
-    "distinct_rows",
-    "divisors",
-    "ragged_ends",
-    "restore_pooled",
-    "sparse_bags",
-    "sparse_ends",
-    "weights",
-]  # type: List[str]

@@ -526,16 +526,3 @@ class BundleWriter:
     def close(self) -> None:
         """Ends the session."""
         self._session.close()
-
-
-__all__ = [
-    "KEYS_OF_PIECE",
-    "BundleWriter",
-    "Limits",
-    "PlainTable",
-    "Rows",
-    "for_entries",
-    "mixed_tensor",
-    "stored",
-    "take_rows",
-]  # type: List[str]

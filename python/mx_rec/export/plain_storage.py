@@ -8,7 +8,7 @@ A row of int8 begins with its scale, a float32 in four bytes, so that one read g
            +-----------------+----------------+----------------+-----
 """
 
-from typing import Dict, List
+from typing import Dict
 
 import numpy as np
 import tensorflow as tf
@@ -108,9 +108,3 @@ FLOAT32 = Storage()
 
 # By the name that `rows_as` has for it.
 STORAGES = {one.name: one for one in (FLOAT32, _Halves(), _Bytes())}  # type: Dict[str, Storage]
-
-__all__ = [
-    "FLOAT32",
-    "STORAGES",
-    "Storage",
-]  # type: List[str]

@@ -547,15 +547,3 @@ def _assigned(variable: Any, values: tf.Tensor, is_here: tf.Tensor) -> tf.Tensor
                                         variable.dtype.base_dtype), variable.shape)
     with tf.control_dependencies([variable.assign(value, read_value=False)]):
         return tf.constant(True)
-
-
-__all__ = [
-    "APPLY_DELTA",
-    "APPLY_DENSE",
-    "BEGIN",
-    "SIGNATURES",
-    "VERSION",
-    "Updates",
-    "checksum",
-    "fingerprint",
-]  # type: List[str]

@@ -5,7 +5,7 @@ wire format of protocol buffers: https://protobuf.dev/programming-guides/encodin
 TensorFlow's own TensorProto, so that the package tensorflow-serving-api is not needed.
 """
 
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -104,10 +104,3 @@ def _read_varint(message: bytes, place: int) -> Tuple[int, int]:
         if byte < 128:
             return number, place
     raise ValueError("a message ends within a number")
-
-
-__all__ = [
-    "predict_outputs",
-    "predict_request",
-    "prediction_log",
-]  # type: List[str]

@@ -7,9 +7,8 @@ import tensorflow as tf
 
 from mx_rec.checkpoint.paths import SPARSE_PREFIX
 from mx_rec.checkpoint.table_ops import distinct, table_ops
-from mx_rec.core.table import table_name_of
 from mx_rec.ops import library
-from mx_rec.state.table_variable import refuse_shared_tables
+from mx_rec.state.table_variable import refuse_shared_tables, table_name_of
 
 _LOAD_OP = "MxRecLoad"
 
@@ -18,12 +17,6 @@ def patched_saver_of_builder(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Makes SavedModelBuilder._maybe_create_saver, whose saver restores tables inside the graph.
 
     A loader of SavedModels runs the saver's restore op and knows nothing of tables.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
     """
 
     def _maybe_create_saver(self: Any, saver: Any = None) -> Any:

@@ -1,7 +1,7 @@
 """The requests that TensorFlow Serving runs before a model serves: the first ones are slow."""
 
 import os
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -61,8 +61,3 @@ def _tensor(value: Any, info: Any, number: int, name: str) -> Any:
     except TypeError as error:
         raise ValueError("example {} of 'warmup' has the input {!r}, which is no {}: {}".format(
             number, name, tf.as_dtype(info.dtype).name, error)) from error
-
-
-__all__ = [
-    "write_warmup",
-]  # type: List[str]

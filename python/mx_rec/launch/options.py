@@ -228,6 +228,3 @@ def _switch(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("{!r} should be true or false, but is {!r}".format(name, value))
     return value
-
-
-__all__ = ["Launch", "PROGRAM", "Wanted", "read_arguments"]  # type: List[str]

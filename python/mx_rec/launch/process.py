@@ -87,6 +87,3 @@ def report_text(name: str, chosen: List[Decision], held: Dict[str, Dict[str, int
                     "with its slots " if one.slots else "", one.bytes / _MIB)
         lines.append(text)
     return "\n".join(lines) + "\n"
-
-
-__all__ = ["begin", "report_text"]  # type: List[str]

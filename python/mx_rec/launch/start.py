@@ -42,6 +42,3 @@ def environment(launch: Launch) -> Dict[str, str]:
     site = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "site")
     paths = [site] + [path for path in [os.environ.get("PYTHONPATH")] if path]
     return dict(os.environ, MXREC_RUN=launch.to_json(), PYTHONPATH=os.pathsep.join(paths))
-
-
-__all__ = ["environment", "run"]  # type: List[str]

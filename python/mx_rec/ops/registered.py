@@ -54,6 +54,3 @@ def only_computes(op_type: str) -> bool:
             and (not one.is_stateful or _DRAWS.match(one.name)))
     # A reference that is read, not changed.
     return op_type in _registered.pure or op_type in ("Identity", "Switch", "Merge")
-
-
-__all__ = ["only_computes", "registered_ops"]

@@ -15,14 +15,7 @@ from mx_rec.stock.convert import converted
 
 
 def patched_object_save(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes TrackableSaver.save, by which tf.train.Checkpoint and CheckpointManager save.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
+    """Makes TrackableSaver.save, by which tf.train.Checkpoint and CheckpointManager save."""
 
     def save(self: Any, file_prefix: Any, checkpoint_number: Any = None,
              session: Any = None, **kwargs: Any) -> Any:
@@ -44,14 +37,7 @@ def patched_object_save(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def patched_object_restore(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes TrackableSaver.restore, by which tf.train.Checkpoint restores.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
+    """Makes TrackableSaver.restore, by which tf.train.Checkpoint restores."""
 
     def restore(self: Any, save_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Restores as stock TensorFlow does.

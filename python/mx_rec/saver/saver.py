@@ -19,12 +19,12 @@ from mx_rec.checkpoint.paths import validate_read_file  # noqa: F401  scripts im
 from mx_rec.checkpoint.remote import directory_of, discard, index_stamp, local_copy, staging_of
 from mx_rec.checkpoint.table_ops import TableOps, distinct, paths_of, table_ops
 from mx_rec.constants.constants import MAX_INT32
-from mx_rec.core.table import is_table_variable
 from mx_rec.export.serving import restores_tables
 from mx_rec.graph.runs import has_run
 from mx_rec.saver import incremental
 from mx_rec.saver.var_lists import MARKER, is_marked, names_no_table, saver_ops
 from mx_rec.state.settings import Settings
+from mx_rec.state.table_variable import is_table_variable
 from mx_rec.stock.checkpoints import DenseSource, check_admission, with_variables
 from mx_rec.stock.convert import converted
 from mx_rec.stock.saved_variables import described_variables

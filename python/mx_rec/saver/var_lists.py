@@ -9,10 +9,10 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 import tensorflow as tf
 
 from mx_rec.checkpoint.table_ops import TableOps, distinct, table_ops
-from mx_rec.core.table import is_table_variable
 from mx_rec.edits.replacing import extensible
 from mx_rec.graph.variables import convert_before_run
 from mx_rec.state.graph_state import graph_state, outermost_graph, remember_session
+from mx_rec.state.table_variable import is_table_variable
 from mx_rec.stock.analysis import VARIABLES
 from mx_rec.stock.convert import converted
 from mx_rec.tensorflow.names import saveable_object, variables
@@ -68,14 +68,7 @@ def patched_init(stock: Callable[..., None]) -> Callable[..., None]:
 
 
 def patched_build(stock: Callable[..., None]) -> Callable[..., None]:
-    """Makes tf.train.Saver._build, which notes the ops of the Saver.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
+    """Makes tf.train.Saver._build, which notes the ops of the Saver."""
 
     def _build(self: Any, *args: Any, **kwargs: Any) -> None:
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
@@ -264,7 +257,3 @@ def saver_ops(saver: Any, sess: Any, use: str) -> List[TableOps]:
 
 def _has_tables() -> bool:
     return bool(table_ops(tf.compat.v1.get_default_graph(), None))
-
-
-__all__ = ["MARKER", "KnownSaver", "is_marked", "names_no_table", "patched_build", "patched_init",
-           "saver_ops"]

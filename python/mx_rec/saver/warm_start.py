@@ -18,9 +18,10 @@ from mx_rec.checkpoint.chains import chain_of
 from mx_rec.checkpoint.parts import name_of
 from mx_rec.checkpoint.sources import Source, sources_of
 from mx_rec.checkpoint.table_ops import refuse_namesake
-from mx_rec.core.table import TABLE_OP, Table, is_table_variable, table_config_of
+from mx_rec.core.table import Table
 from mx_rec.ops import library
-from mx_rec.state.table_variable import refuse_shared_tables
+from mx_rec.state.table_variable import (TABLE_OP, is_table_variable, refuse_shared_tables,
+                                         table_config_of)
 from mx_rec.stock.convert import converted
 from mx_rec.stock.warm_start import HISTORY, VariableStarts
 

@@ -415,13 +415,3 @@ def _dense_pieces(variables: Dict[str, bytes]) -> Iterator[Piece]:
         size += len(variables[name])
     if names:
         yield Piece(None, start, len(names))
-
-
-__all__ = [
-    "Changes",
-    "Contents",
-    "Piece",
-    "Saved",
-    "TableChange",
-    "Unfit",
-]  # type: List[str]

@@ -339,15 +339,3 @@ class _Checksum:
         parts = [push_id, str(number)] + list(values)
         found = self._session.run(self._checksums[len(parts)], dict(zip(self._parts, parts)))
         return found.decode("ascii")
-
-
-__all__ = [
-    "Options",
-    "Outcome",
-    "Pusher",
-    "Version",
-    "checked",
-    "newest",
-    "push",
-    "version_of",
-]  # type: List[str]

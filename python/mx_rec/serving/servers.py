@@ -291,18 +291,3 @@ def _json(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_json(one) for one in value]
     return value
-
-
-__all__ = [
-    "GrpcServer",
-    "LoadedServer",
-    "RestServer",
-    "Server",
-    "ServerError",
-    "SessionServer",
-    "Unreachable",
-    "server_of",
-    "signatures_of",
-    "text_of",
-    "texts_of",
-]  # type: List[str]

@@ -7,8 +7,20 @@ from mx_rec.state.training import OptimizerConfig, TrainParamsConfig
 from mx_rec.validator.validator import Bool, Int
 
 
+# What a script may change after `init`, with the rules for it.
+_SETTABLE = {"max_steps": Int(-1, MAX_INT32), "train_steps": Int(-1, MAX_INT32),
+             "eval_steps": Int(-1, MAX_INT32), "save_steps": Int(-1, MAX_INT32),
+             "if_load": Bool(), "use_static": Bool()}
+_READ_ONLY = frozenset([
+    "use_dynamic_expansion", "bind_cpu", "use_lccl", "is_incremental_checkpoint",
+    "save_checkpoint_due_time", "save_delta_checkpoints_secs", "restore_model_version",
+    "recent_key_count_threshold", "use_hot", "stock_tables", "graph_pass"])
+
+
 class Settings:
     """The arguments of `init`, checked; one instance at a time.
+
+    The numbers of steps, `if_load` and `use_static` may be set later, and are checked then.
 
     Attributes:
         is_assumed: Whether the script has not called `init`: `python -m mx_rec run` has set what
@@ -16,6 +28,21 @@ class Settings:
         modify_graph: Whether some lookup asked for graph modification.
         optimizer_config: The optimizer created last.
         train_params_config: Iterators, collections and paths around training.
+        max_steps: Total number of training steps; -1 is until the data end.
+        train_steps: Training steps between two evaluations.
+        eval_steps: Steps of one evaluation.
+        save_steps: Training steps between two saves.
+        if_load: Whether a checkpoint will be restored before training.
+        use_static: Whether batches have fixed shapes, so that send_count is needed.
+        use_dynamic_expansion: Whether tables grow without a preset size.
+        bind_cpu, use_lccl, use_hot: Accepted and without effect.
+        is_incremental_checkpoint: Whether checkpoints are base and delta saves.
+        save_checkpoint_due_time: Seconds between base saves.
+        save_delta_checkpoints_secs: Seconds between delta saves.
+        restore_model_version: Global step of the version to restore; None is the newest.
+        recent_key_count_threshold: Keys with fewer recent occurrences are left out of a delta.
+        stock_tables: Which variables become tables (stock.options.StockTables), None for none.
+        graph_pass: Whether lookups are fused and joined before a graph's first run.
     """
 
     _single_instance = None  # type: Optional[Settings]
@@ -33,21 +60,29 @@ class Settings:
         self.modify_graph = False
         self.optimizer_config = OptimizerConfig()
         self.train_params_config = TrainParamsConfig()
-        self._stock_tables = stock_tables
-        self._graph_pass = graph_pass
-        self._numbers = {"max_steps": max_steps, "train_steps": train_steps,
-                         "eval_steps": eval_steps, "save_steps": save_steps}
-        self._if_load = if_load
-        self._use_static = not use_dynamic
-        self._use_dynamic_expansion = use_dynamic_expansion
-        self._bind_cpu = bind_cpu
-        self._use_lccl = use_lccl
-        self._is_incremental_checkpoint = is_incremental_checkpoint
-        self._save_checkpoint_due_time = save_checkpoint_due_time
-        self._save_delta_checkpoints_secs = save_delta_checkpoints_secs
-        self._restore_model_version = restore_model_version
-        self._recent_key_count_threshold = recent_key_count_threshold
-        self._use_hot = use_hot
+        self.max_steps = max_steps
+        self.train_steps = train_steps
+        self.eval_steps = eval_steps
+        self.save_steps = save_steps
+        self.if_load = if_load
+        self.use_static = not use_dynamic
+        self.use_dynamic_expansion = use_dynamic_expansion
+        self.bind_cpu = bind_cpu
+        self.use_lccl = use_lccl
+        self.is_incremental_checkpoint = is_incremental_checkpoint
+        self.save_checkpoint_due_time = save_checkpoint_due_time
+        self.save_delta_checkpoints_secs = save_delta_checkpoints_secs
+        self.restore_model_version = restore_model_version
+        self.recent_key_count_threshold = recent_key_count_threshold
+        self.use_hot = use_hot
+        self.stock_tables = stock_tables
+        self.graph_pass = graph_pass
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _READ_ONLY and name in vars(self):
+            raise AttributeError("{!r} is what init was told, and cannot be set".format(name))
+        check = _SETTABLE.get(name)
+        super().__setattr__(name, value if check is None else check(name, value))
 
     @staticmethod
     def get_instance() -> "Settings":
@@ -77,117 +112,3 @@ class Settings:
         """Returns the settings of `python -m mx_rec run` while the script has not called `init`."""
         instance = Settings._single_instance
         return instance if instance is not None and instance.is_assumed else None
-
-    @property
-    def graph_pass(self) -> bool:
-        """Whether lookups are fused and joined before a graph's first run."""
-        return self._graph_pass
-
-    @property
-    def use_lccl(self) -> bool:
-        """Accepted and without effect."""
-        return self._use_lccl
-
-    @property
-    def bind_cpu(self) -> bool:
-        """Accepted and without effect."""
-        return self._bind_cpu
-
-    @property
-    def use_hot(self) -> bool:
-        """Accepted and without effect."""
-        return self._use_hot
-
-    @property
-    def use_dynamic_expansion(self) -> bool:
-        """Whether tables grow without a preset size."""
-        return self._use_dynamic_expansion
-
-    @property
-    def is_incremental_checkpoint(self) -> bool:
-        """Whether checkpoints are base and delta saves."""
-        return self._is_incremental_checkpoint
-
-    @property
-    def save_checkpoint_due_time(self) -> Optional[int]:
-        """Seconds between base saves."""
-        return self._save_checkpoint_due_time
-
-    @property
-    def save_delta_checkpoints_secs(self) -> Optional[int]:
-        """Seconds between delta saves."""
-        return self._save_delta_checkpoints_secs
-
-    @property
-    def restore_model_version(self) -> Optional[int]:
-        """Global step of the version to restore; None is the newest."""
-        return self._restore_model_version
-
-    @property
-    def recent_key_count_threshold(self) -> int:
-        """Keys with fewer recent occurrences are left out of a delta."""
-        return self._recent_key_count_threshold
-
-    @property
-    def stock_tables(self) -> Any:
-        """Which variables become tables (stock.options.StockTables), None for none."""
-        return self._stock_tables
-
-    @property
-    def max_steps(self) -> int:
-        """Total number of training steps; -1 is until the data end."""
-        return self._numbers["max_steps"]
-
-    @max_steps.setter
-    def max_steps(self, value: int) -> None:
-        self._set_number("max_steps", value)
-
-    @property
-    def train_steps(self) -> int:
-        """Training steps between two evaluations."""
-        return self._numbers["train_steps"]
-
-    @train_steps.setter
-    def train_steps(self, value: int) -> None:
-        self._set_number("train_steps", value)
-
-    @property
-    def eval_steps(self) -> int:
-        """Steps of one evaluation."""
-        return self._numbers["eval_steps"]
-
-    @eval_steps.setter
-    def eval_steps(self, value: int) -> None:
-        self._set_number("eval_steps", value)
-
-    @property
-    def save_steps(self) -> int:
-        """Training steps between two saves."""
-        return self._numbers["save_steps"]
-
-    @save_steps.setter
-    def save_steps(self, value: int) -> None:
-        self._set_number("save_steps", value)
-
-    @property
-    def if_load(self) -> bool:
-        """Whether a checkpoint will be restored before training."""
-        return self._if_load
-
-    @if_load.setter
-    def if_load(self, value: bool) -> None:
-        Bool()("if_load", value)
-        self._if_load = value
-
-    @property
-    def use_static(self) -> bool:
-        """Whether batches have fixed shapes, so that send_count is needed."""
-        return self._use_static
-
-    @use_static.setter
-    def use_static(self, value: bool) -> None:
-        Bool()("use_static", value)
-        self._use_static = value
-
-    def _set_number(self, name: str, value: int) -> None:
-        self._numbers[name] = Int(-1, MAX_INT32)(name, value)

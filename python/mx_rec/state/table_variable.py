@@ -295,21 +295,3 @@ for _name in _PROPERTIES:
 tf.register_tensor_conversion_function(TableVariable, _convert)
 register_dense_like(TableVariable)
 session_module.register_session_run_conversion_functions(TableVariable, _fetch, _feed, _feed)
-
-__all__ = [
-    "CLUSTER_TABLE_OP",
-    "TABLE_OP",
-    "TableVariable",
-    "described_name",
-    "is_table_variable",
-    "own_variables",
-    "raw_tensor",
-    "refuse_shared",
-    "refuse_shared_tables",
-    "refuse_value",
-    "row_shape",
-    "table_config_of",
-    "table_name_of",
-    "table_op_of",
-    "table_variable",
-]

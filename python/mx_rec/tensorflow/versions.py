@@ -102,16 +102,3 @@ def report_untried() -> None:
         warn_once("mx_rec was never tried with TensorFlow %s, only with %s: see "
                   "docs/compatibility.md.", tf.__version__,
                   ", ".join("{}.{}".format(*one) for one in TRIED))
-
-
-__all__ = [
-    "Absent",
-    "IS_1",
-    "TRIED",
-    "VERSION",
-    "absent",
-    "find",
-    "has_estimators",
-    "missing",
-    "report_untried",
-]

@@ -21,22 +21,7 @@ _library = None  # type: Optional[HostOps]
 class HostOps(Library):
     """The Python functions of the plugin's ops, and the host ops of the original."""
 
-    def set_threshold(self, input: Any,  # pylint: disable=redefined-builtin
-                      emb_name: Any = "", ids_name: str = "") -> tf.Tensor:
-        """Makes an op that changes the admission threshold of tables.
-
-        Args:
-            input: int32 scalar tensor: the new threshold, or 0, which stops the counting.
-            emb_name: A table's name, or a list of names; empty is all tables with admission.
-            ids_name: Of the original, without effect.
-
-        Returns:
-            int32 scalar, the value, once it is set.
-
-        Raises:
-            ValueError: If there is no such table in the present graph, or it has no admission.
-        """
-        return set_threshold_op(input, emb_name, ids_name)
+    set_threshold = staticmethod(set_threshold_op)
 
     def clear_channel(self, channel_id: int, name: Optional[str] = None) -> tf.Operation:
         """Makes the op that scripts run before an evaluation round: there is nothing to clear.

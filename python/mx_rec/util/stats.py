@@ -1,13 +1,14 @@
 """Numbers about tables: `table_stats`, and `TableStatsHook`, which writes them for TensorBoard."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 import tensorflow as tf
 
 from mx_rec.constants.constants import MAX_INT32
-from mx_rec.core.table import TABLE_OP, Table
+from mx_rec.core.table import Table
 from mx_rec.state.graph_state import find_session, graph_state, outermost_graph
+from mx_rec.state.table_variable import TABLE_OP
 from mx_rec.validator.validator import Int, Text, Type, checked
 
 
@@ -205,10 +206,3 @@ def _named(values: np.ndarray) -> TableStats:
     """Names the numbers of MxRecTableStats, in whose order they come."""
     numbers = TableStats(*values.tolist())
     return numbers._replace(load=numbers.load / 1000.0, wait_seconds=numbers.wait_seconds / 1e9)
-
-
-__all__ = [
-    "TableStats",
-    "TableStatsHook",
-    "table_stats",
-]  # type: List[str]

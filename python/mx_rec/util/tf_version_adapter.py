@@ -37,8 +37,3 @@ def _module(name: str) -> Any:
 
 hccl_ops = _module("npu_bridge.hccl.hccl_ops")
 npu_ops = _module("npu_bridge.estimator.npu_ops")
-
-__all__ = [
-    "hccl_ops",
-    "npu_ops",
-]

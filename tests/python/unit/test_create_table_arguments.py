@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 
+import preloaded
 import support
 
 tf = support.tf()
@@ -430,7 +431,7 @@ except RuntimeError as error:
 
 def test_eager_execution_has_no_tables_also_in_functions():
     """In a tf.function the table's ops came into the eager context, where they failed with an error of their own."""
-    lines = support.run_python(EAGER).splitlines()
+    lines = preloaded.run_python(EAGER).splitlines()
     assert len(lines) == 5 and lines[3] == "made"
     for line, call in zip(lines[:3] + lines[4:], ["create_table"] * 3 + ["sparse_lookup"]):
         assert line.startswith(call + ": tables need graph mode, also inside of a tf.function") and "'items'" in line

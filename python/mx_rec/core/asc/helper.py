@@ -176,9 +176,3 @@ def _dict_with_extra(batch: Dict[Any, Any], extra: tf.Tensor) -> Dict[Any, Any]:
 
 def _position(flat: List[Any], entry: tf.Tensor) -> int:
     return next(position for position, part in enumerate(flat) if part is entry)
-
-
-__all__ = [
-    "FeatureSpec",
-    "get_asc_insert_func",
-]
