@@ -130,7 +130,7 @@ def _leave_out(graph: tf.Graph, nodes: Any, plan: Any) -> None:
         with in_place_of(graph.get_operation_by_name(step.ops[0]), (), step.ops):
             taken = tf.raw_ops.Assert(condition=tf.constant(True), data=grads + ids)
         for name in step.ops:
-            replace_waiting(graph.get_operation_by_name(name), taken)
+            replace_waiting(graph.get_operation_by_name(name), [taken])
 
 
 def main() -> None:
