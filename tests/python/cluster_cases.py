@@ -87,6 +87,11 @@ def idle_task(cluster, job, index):
         process.stdout.close()
 
 
+# How a task initializes mx_rec.
+INIT = """
+init(graph_pass=bool(os.environ.get("PASSES", "yes")))
+"""
+
 # A task of a cluster with parameter servers begins so; a ps serves until it is ended.
 TASK = """
 import json, os, sys
@@ -117,9 +122,7 @@ session_manager.SessionManager.__init__ = quick
 from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.core.grouped import sparse_lookup_many
 from mx_rec.util.initialize import init
-from mx_rec.util.stats import table_stats
-init(graph_pass=bool(os.environ.get("PASSES", "yes")))
-target = server.target if server is not None else ""
+from mx_rec.util.stats import table_stats""" + INIT + """target = server.target if server is not None else ""
 is_chief = job == "chief" or (job == "worker" and index == 0 and os.environ.get("HAS_CHIEF") != "1")
 device = "/cpu:0"
 # As Estimators have it: a session waits for no other worker.

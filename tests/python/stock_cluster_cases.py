@@ -3,11 +3,11 @@
 import json
 
 import preloaded
-from cluster_cases import TASK, Job
+from cluster_cases import INIT, TASK, Job
 
 
 # The script of a task, up to its model. STOCK is what init gets, as Python.
-STOCK = TASK.replace("\ninit()\n", """
+STOCK = TASK.replace(INIT, """
 from mx_rec.util.stock_tables import StockTables
 init(stock_tables=eval(os.environ.get("STOCK", "['.*']")))
 """)

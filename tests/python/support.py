@@ -238,7 +238,7 @@ def switch_pass(monkeypatch, is_on):
     """From here to the end of the test, or to the next switch, it is as after `init(graph_pass=is_on)`."""
     from mx_rec.state.settings import Settings
 
-    monkeypatch.setattr(Settings.get_instance(), "_graph_pass", is_on)
+    monkeypatch.setitem(vars(Settings.get_instance()), "graph_pass", is_on)
 
 
 def updates_in(ops):

@@ -176,7 +176,7 @@ def test_variables_on_parameter_servers_stay_with_settings_that_tables_there_hav
         if option == "servers":
             monkeypatch.setattr(select, "options_of_process", lambda: options._replace(servers=False))
         else:
-            monkeypatch.setattr(Settings, option, True)
+            monkeypatch.setitem(vars(Settings.get_instance()), option, True)
         assert select.convert_graph(graph, True) == []
     assert not [op.type for op in graph.get_operations() if op.type.startswith("MxRec")]
 
