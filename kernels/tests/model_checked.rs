@@ -399,7 +399,7 @@ fn the_first_item_that_fails_gives_the_error_and_every_item_before_it_is_done() 
     try_schedules(|| {
         let pool = Pool::new(3).unwrap();
         let done = AtomicUsize::new(0);
-        let error = pool.try_each((0..6).collect(), |at: usize| {
+        let error = pool.try_each(0..6_usize, |at: usize| {
             thread::yield_now();
             if at == 2 || at == 4 {
                 return Err(Error::invalid("no").with("at", at));
