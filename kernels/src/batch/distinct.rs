@@ -450,7 +450,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(10))]
+        #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
         fn ranges_and_groups_agree_with_a_list_whatever_the_keys_are(

@@ -118,7 +118,7 @@ fn adam(table: &Table, keys: &[i64], step: usize, kind: usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(120))]
 
     #[test]
     fn a_base_and_its_deltas_are_the_table(verbs in verbs()) {

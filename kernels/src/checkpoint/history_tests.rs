@@ -571,7 +571,7 @@ fn act(table: &Arc<Table>, verb: &Verb, now: &mut i64, limits: Thresholds) -> Re
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn training_goes_on_after_a_restore_as_if_it_had_not_stopped(

@@ -616,7 +616,7 @@ fn a_file_outside_of_the_table_is_refused_by_the_name_of_its_manifest() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn any_signed_manifest_loads_or_fails_cleanly(at in 0..1500_usize, bytes in "[ -~]{0,12}", insert: bool) {

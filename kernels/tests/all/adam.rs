@@ -2,7 +2,7 @@
 
 mod deltas;
 
-use crate::pooled::Pooled as _;
+use crate::pooled::{embed_pooled, find_pooled};
 use mx_rec_kernels::{
     checkpoint, Absent, Adam, Bags, Field, FieldUpdate, Ids, Initializer, KeyGradients, KeysOf,
     Kind, LazyAdam, Pool, Push, RowOptimizer, RowsOf, Sgd, Table, TableConfig, Target,
@@ -335,14 +335,10 @@ fn read_by_every_verb(table: &Arc<Table>, pool: &Pool, keys: &[i64]) -> Vec<Vec<
         Box::new(|out| table.embed(pool, &offsets, &inverse, out).unwrap()),
         Box::new(|out| table.find(pool, ids, Absent::Zeros, out).unwrap()),
         Box::new(|out| {
-            table
-                .embed_pooled(pool, &offsets, &inverse, &bags, &mut [], out)
-                .unwrap();
+            embed_pooled(table, pool, &offsets, &inverse, &bags, &mut [], out).unwrap();
         }),
         Box::new(|out| {
-            table
-                .find_pooled(pool, ids, &bags, Absent::Zeros, out)
-                .unwrap();
+            find_pooled(table, pool, ids, &bags, Absent::Zeros, out).unwrap();
         }),
         Box::new(|out| {
             let mut other = vec![0.0; n * DIM];

@@ -638,9 +638,9 @@ fn run(cases: u32) -> u64 {
 
 #[test]
 fn broken_files_are_read_or_refused_and_lose_nothing() {
-    let loaded = run(200);
+    let loaded = run(600);
     assert!(
-        loaded > 6,
+        loaded > 20,
         "only {loaded} loaded: nothing lies behind the checksums"
     );
 }

@@ -1,7 +1,7 @@
 //! Pooled lookups of rows with a greatest norm: the forms agree with each other and with sums by
 //! hand, also in groups and on several threads, and updates are by the rows as they were read.
 
-use crate::pooled::Pooled as _;
+use crate::pooled::{embed_pooled, find_pooled};
 use mx_rec_kernels::{
     reduce_pooled, restore_pooled, Absent, Bags, Columns, Error, Ids, KeysOf, LookupGradients,
     MaxNorm, Pool, RowsOf, Sgd, Table, TableConfig, Target,
@@ -84,20 +84,27 @@ fn all_ways_to_pool_give_the_same_bits_on_any_number_of_threads() {
         for threads in [1, 3] {
             let pool = Pool::new(threads).unwrap();
             let mut found = vec![7.0; expected.len()];
-            table
-                .embed_pooled(&pool, &offsets, &inverse, &bags, &mut [], &mut found)
-                .unwrap();
+            embed_pooled(
+                &table,
+                &pool,
+                &offsets,
+                &inverse,
+                &bags,
+                &mut [],
+                &mut found,
+            )
+            .unwrap();
             assert_eq!(bits(&found), bits(&expected));
             let mut kept = vec![7.0; rows.len()];
             found.fill(7.0);
-            let done = table.embed_pooled(&pool, &offsets, &inverse, &bags, &mut kept, &mut found);
+            let done = embed_pooled(
+                &table, &pool, &offsets, &inverse, &bags, &mut kept, &mut found,
+            );
             done.unwrap();
             assert_eq!((bits(&found), bits(&kept)), (bits(&expected), bits(&rows)));
             found.fill(7.0);
             let ids = Ids::I64(&ids);
-            table
-                .find_pooled(&pool, ids, &bags, Absent::Zeros, &mut found)
-                .unwrap();
+            find_pooled(&table, &pool, ids, &bags, Absent::Zeros, &mut found).unwrap();
             assert_eq!(bits(&found), bits(&expected));
         }
     }

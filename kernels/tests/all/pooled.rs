@@ -28,63 +28,41 @@ pub(crate) fn sums(ends: &[i64]) -> mx_rec_kernels::Bags<'_> {
     }
 }
 
-/// Pooled lookups in one table.
-pub(crate) trait Pooled {
-    fn embed_pooled(
-        &self,
-        pool: &Pool,
-        offsets: &[i64],
-        inverse: &[i32],
-        bags: &Bags<'_>,
-        kept: &mut [f32],
-        out: &mut [f32],
-    ) -> Result<()>;
-
-    fn find_pooled(
-        &self,
-        pool: &Pool,
-        ids: Ids<'_>,
-        bags: &Bags<'_>,
-        absent: Absent<'_>,
-        out: &mut [f32],
-    ) -> Result<()>;
+/// [`Table::embed_many`] of one pooled lookup.
+pub(crate) fn embed_pooled(
+    table: &Table,
+    pool: &Pool,
+    offsets: &[i64],
+    inverse: &[i32],
+    bags: &Bags<'_>,
+    kept: &mut [f32],
+    out: &mut [f32],
+) -> Result<()> {
+    let rows = RowsOf {
+        table,
+        offsets,
+        inverse,
+        bags: Some(*bags),
+    };
+    Table::embed_many(pool, &[rows], vec![out], vec![kept])
 }
 
-impl Pooled for Table {
-    fn embed_pooled(
-        &self,
-        pool: &Pool,
-        offsets: &[i64],
-        inverse: &[i32],
-        bags: &Bags<'_>,
-        kept: &mut [f32],
-        out: &mut [f32],
-    ) -> Result<()> {
-        let rows = RowsOf {
-            table: self,
-            offsets,
-            inverse,
-            bags: Some(*bags),
-        };
-        Table::embed_many(pool, &[rows], vec![out], vec![kept])
-    }
-
-    fn find_pooled(
-        &self,
-        pool: &Pool,
-        ids: Ids<'_>,
-        bags: &Bags<'_>,
-        absent: Absent<'_>,
-        out: &mut [f32],
-    ) -> Result<()> {
-        let keys = KeysOf {
-            table: self,
-            ids,
-            absent,
-            bags: Some(*bags),
-        };
-        Table::find_many(pool, &[keys], vec![out])
-    }
+/// [`Table::find_many`] of one pooled lookup.
+pub(crate) fn find_pooled(
+    table: &Table,
+    pool: &Pool,
+    ids: Ids<'_>,
+    bags: &Bags<'_>,
+    absent: Absent<'_>,
+    out: &mut [f32],
+) -> Result<()> {
+    let keys = KeysOf {
+        table,
+        ids,
+        absent,
+        bags: Some(*bags),
+    };
+    Table::find_many(pool, &[keys], vec![out])
 }
 
 /// A batch of bags.
@@ -281,9 +259,7 @@ fn expect_all_forms(batch: &Batch, threads: usize) {
             let expected = pooled_by_hand(batch, &each, bags.divisors);
             for ids in [Ids::I64(&ids), Ids::I32(&narrow)] {
                 found.fill(9.0);
-                table
-                    .find_pooled(&pool, ids, &bags, absent, &mut found)
-                    .unwrap();
+                find_pooled(&table, &pool, ids, &bags, absent, &mut found).unwrap();
                 assert_bits(&found, &expected, "find");
             }
         }
@@ -294,9 +270,16 @@ fn expect_all_forms(batch: &Batch, threads: usize) {
     let mut each = vec![9.0; n * dim];
     table.embed(&pool, &offsets, &inverse, &mut each).unwrap();
     let expected = pooled_by_hand(batch, &each, bags.divisors);
-    table
-        .embed_pooled(&pool, &offsets, &inverse, &bags, &mut [], &mut found)
-        .unwrap();
+    embed_pooled(
+        &table,
+        &pool,
+        &offsets,
+        &inverse,
+        &bags,
+        &mut [],
+        &mut found,
+    )
+    .unwrap();
     assert_bits(&found, &expected, "embed");
     let mut rows = vec![9.0; offsets.len() * dim];
     table.lookup(&pool, &offsets, &mut rows).unwrap();
@@ -540,7 +523,7 @@ fn what_does_not_fit_is_refused_by_name_and_changes_nothing() {
             bags: Some(bags),
         };
         let errors = [
-            table.embed_pooled(&pool, &offsets, inverse, &bags, &mut [], &mut out),
+            embed_pooled(&table, &pool, &offsets, inverse, &bags, &mut [], &mut out),
             table.apply_lookups(&pool, &[lookup], &adam).map(drop),
         ];
         for error in errors {
@@ -552,7 +535,7 @@ fn what_does_not_fit_is_refused_by_name_and_changes_nothing() {
         }
         if !message.starts_with("entry") {
             let ids = Ids::I64(&ids);
-            let error = table.find_pooled(&pool, ids, &bags, Absent::Zeros, &mut out);
+            let error = find_pooled(&table, &pool, ids, &bags, Absent::Zeros, &mut out);
             assert!(error.unwrap_err().to_string().contains(message));
         }
     }
@@ -563,12 +546,26 @@ fn what_does_not_fit_is_refused_by_name_and_changes_nothing() {
         bags: Some(good),
     };
     assert!(table.apply_lookups(&pool, &[short], &adam).is_err());
-    assert!(table
-        .embed_pooled(&pool, &offsets, &inverse, &good, &mut [], &mut [0.0; 6])
-        .is_err());
-    assert!(table
-        .embed_pooled(&pool, &[offsets[0], 5], &inverse, &good, &mut [], &mut out)
-        .is_err());
+    assert!(embed_pooled(
+        &table,
+        &pool,
+        &offsets,
+        &inverse,
+        &good,
+        &mut [],
+        &mut [0.0; 6]
+    )
+    .is_err());
+    assert!(embed_pooled(
+        &table,
+        &pool,
+        &[offsets[0], 5],
+        &inverse,
+        &good,
+        &mut [],
+        &mut out
+    )
+    .is_err());
     assert_eq!(table.export().unwrap(), before);
 }
 
@@ -602,16 +599,14 @@ fn a_key_that_went_is_dropped_and_a_replaced_table_is_an_error_that_can_be_repea
     assert_eq!(table.remove(Ids::I64(&[7])).unwrap(), 1);
     assert_eq!(step(&old).unwrap(), 2);
     assert_eq!(table.stats().stale, 1);
-    assert!(table
-        .embed_pooled(&pool, &old.0, &old.1, &bags, &mut [], &mut out)
-        .is_err());
+    assert!(embed_pooled(&table, &pool, &old.0, &old.1, &bags, &mut [], &mut out).is_err());
     let old = resolve();
     table.clear();
     let again = resolve();
     let before = table.export().unwrap();
     let errors = [
         step(&old).map(drop),
-        table.embed_pooled(&pool, &old.0, &old.1, &bags, &mut [], &mut out),
+        embed_pooled(&table, &pool, &old.0, &old.1, &bags, &mut [], &mut out),
     ];
     for error in errors {
         assert_eq!(error.unwrap_err().kind(), Kind::Aborted);

@@ -50,7 +50,7 @@ fn pushes<'a>(
 /// A table that somebody else has locked is left for later; it must not be left out.
 #[test]
 fn no_gradient_of_pushes_to_the_same_small_tables_is_lost() {
-    const ROUNDS: usize = 20;
+    const ROUNDS: usize = 60;
     let pool = Arc::new(Pool::new(2).unwrap());
     let tables: Vec<Arc<Table>> = (0..8).map(table).collect();
     let keys: Vec<i64> = (0..3000).collect();
@@ -99,7 +99,7 @@ fn a_push_of_small_tables_ends_while_others_make_rows_and_push_to_one_of_them() 
     let begin = |work: Box<dyn Fn(usize) + Send>| {
         let (done, over) = (done.clone(), Arc::clone(&over));
         std::thread::spawn(move || {
-            for round in 0..30 {
+            for round in 0..150 {
                 if over.load(SeqCst) {
                     break;
                 }

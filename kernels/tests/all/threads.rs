@@ -369,7 +369,7 @@ fn an_assignment_is_seen_whole(table: &Table) {
                 })
             })
             .collect();
-        for _ in 0..600 {
+        for _ in 0..3000 {
             table.assign(&pool, Ids::I64(&keys), &rows).unwrap();
             table.remove(Ids::I64(&keys)).unwrap();
         }

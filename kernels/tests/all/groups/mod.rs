@@ -167,7 +167,7 @@ fn made(dims: &[usize]) -> Vec<Arc<Table>> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 20, failure_persistence: None, ..ProptestConfig::default()
+        cases: 48, failure_persistence: None, ..ProptestConfig::default()
     })]
     #[test]
     fn a_group_gives_the_bits_of_its_members_one_after_the_other(

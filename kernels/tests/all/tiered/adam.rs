@@ -4,7 +4,7 @@ use super::support::{
     batch, bits, content, faulty, floats, in_memory, pool, tiered, Directory, DIM,
 };
 use crate::faulty::Operation;
-use crate::pooled::Pooled as _;
+use crate::pooled::find_pooled;
 use mx_rec_kernels::{
     checkpoint, Absent, Adam, Bags, Field, FieldUpdate, Ids, KeyGradients, Kind, LazyAdam, Pool,
     Push, RowOptimizer, Sgd, SlotSpec, Table, Target, TierStats,
@@ -56,9 +56,7 @@ fn found(table: &Table, pool: &Pool) -> [Vec<u32>; 2] {
         ..Bags::default()
     };
     let mut pooled = vec![0.0; ends.len() * DIM];
-    table
-        .find_pooled(pool, ids, &bags, Absent::Zeros, &mut pooled)
-        .unwrap();
+    find_pooled(table, pool, ids, &bags, Absent::Zeros, &mut pooled).unwrap();
     [bits(&rows), bits(&pooled)]
 }
 

@@ -10,7 +10,7 @@ mod whole;
 
 use crate::faulty::Operation;
 use crate::optimizers::optimizer;
-use crate::pooled::Pooled as _;
+use crate::pooled::{embed_pooled, find_pooled};
 use mx_rec_kernels::{
     Absent, Bags, Columns, Field, FieldUpdate, Ids, IdsOf, KeysOf, LookupGradients, Pool, RowsOf,
     SlotSpec, Table, Target, Thresholds, OPTIMIZERS,
@@ -316,9 +316,7 @@ fn every_verb_gives_the_same_bits_on_rows_that_went_to_disk() {
                 .unwrap();
             read.extend(bits(&out));
             let mut pooled = vec![0.0; 60 * DIM];
-            table
-                .find_pooled(&pool, ids, &bags, Absent::Rows(&absent), &mut pooled)
-                .unwrap();
+            find_pooled(table, &pool, ids, &bags, Absent::Rows(&absent), &mut pooled).unwrap();
             read.extend(bits(&pooled));
             let both = [
                 KeysOf {
@@ -357,9 +355,7 @@ fn every_verb_gives_the_same_bits_on_rows_that_went_to_disk() {
             let now = table.stats().tier.map(|tier| tier.rows_on_disk);
             assert_eq!(now, on_disk);
             let places: Vec<i32> = (0..300).map(|at| (at * 7 % 201) - 1).collect();
-            table
-                .embed_pooled(&pool, &copies, &places, &bags, &mut [], &mut pooled)
-                .unwrap();
+            embed_pooled(table, &pool, &copies, &places, &bags, &mut [], &mut pooled).unwrap();
             read.extend(bits(&pooled));
             let fields = [Field::Embedding, slot("momentum"), slot("unknown")];
             let batch_rows = table.batch_rows(&copies).unwrap();
