@@ -23,6 +23,9 @@ const LEAST: usize = 4096;
 /// Runs of free rows of at least this many bytes are given back.
 const RUN_BYTES: usize = 256 << 10;
 
+/// Where slots start in a record, in words.
+pub(crate) type Starts = SmallVec<[usize; 4]>;
+
 /// Rows `[embedding | slot 1 | slot 2 ..]` with the bookkeeping of free ones.
 pub(crate) struct Content {
     /// The rows' floats; all rows of it that are not free are in use.
@@ -386,7 +389,7 @@ impl Content {
     /// `ResourceExhausted`; `InvalidArgument` for a slot that the rows have with a float for each
     /// column where one for the row is wanted, or the other way round, and for an optimizer with a
     /// `decay` if embeddings have 2 bytes a value. Nothing changed.
-    pub(crate) fn slots_for(&mut self, wanted: &[SlotSpec]) -> Result<SmallVec<[usize; 4]>> {
+    pub(crate) fn slots_for(&mut self, wanted: &[SlotSpec]) -> Result<Starts> {
         let found = wanted.iter().map(|spec| {
             let at = self.slots.iter().position(|slot| slot.is(spec))?;
             Some(self.layout.start(&self.slots, at))

@@ -10,10 +10,10 @@ use crate::stores::{HalfRows, Part, RowPart, Waiting};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::table::disk::expect_all;
 use crate::table::engine::{zeros, LockedIndex};
-use crate::table::rows::content::Content;
+use crate::table::rows::content::{Content, Starts};
 use crate::table::rows::offset::Unfit;
 use crate::table::{LookupGradients, RowGradients, Table, Target};
-use crate::{Columns, Error, Ids, Pool, Result, Rounding, RowDtype, RowOptimizer};
+use crate::{Columns, Error, Ids, Pool, Result, Rounding, RowDtype, RowOptimizer, SlotSpec};
 use smallvec::smallvec;
 use std::ops::Range;
 
@@ -68,7 +68,8 @@ impl Table {
             expect_all(&content, &offsets)?;
             let mut dealt = self.deal(pool, &content, offsets.len(), |at| offsets[at])?;
             dealt.distinct = true;
-            self.update(pool, &mut content, &dealt, &keyed, optimizer)
+            let step = self.begin_step(pool, &mut content, optimizer, &optimizer.slots())?;
+            Ok(self.update(pool, &mut content, &dealt, &keyed, &step))
         };
         self.resolve_with_rows(pool, ids, None, &mut vec![0; n], zeros, verb)
     }
@@ -249,22 +250,36 @@ impl Table {
         })
     }
 
-    /// Sums the gradients of every row and updates it.
+    /// Makes a content ready for a step of an optimizer with these slots: adds those that its rows
+    /// lack, and lets rows catch up that cannot wait longer.
+    ///
+    /// # Errors
+    /// As [`Content::slots_for`] and [`Content::begin_step`], with the table's name.
+    pub(in crate::table) fn begin_step<'o>(
+        &self,
+        pool: &Pool,
+        content: &mut Content,
+        optimizer: &'o dyn RowOptimizer,
+        slots: &[SlotSpec],
+    ) -> Result<Step<'o>> {
+        let step = content.slots_for(slots).and_then(|starts| {
+            content.begin_step(pool, optimizer.decay(), &starts)?;
+            Ok(Step { optimizer, starts })
+        });
+        step.map_err(|error| error.with("table", &self.config().name))
+    }
+
+    /// Sums the gradients of every row and updates it; returns how many rows changed.
     pub(in crate::table) fn update(
         &self,
         pool: &Pool,
         content: &mut Content,
         dealt: &Dealt,
         grads: &impl Gradients,
-        optimizer: &dyn RowOptimizer,
-    ) -> Result<u64> {
-        let starts = content
-            .slots_for(&optimizer.slots())
-            .map_err(|error| error.with("table", &self.config().name))?;
+        step: &Step<'_>,
+    ) -> u64 {
+        let Step { optimizer, starts } = step;
         let decay = optimizer.decay();
-        content
-            .begin_step(pool, decay, &starts)
-            .map_err(|error| error.with("table", &self.config().name))?;
         self.keys()
             .counters
             .stale
@@ -290,8 +305,8 @@ impl Table {
                 halves,
                 width,
                 grads,
-                optimizer,
-                starts: &starts,
+                optimizer: *optimizer,
+                starts,
                 frozen: &frozen,
                 waiting,
                 steps: usize::from(decay.is_some()),
@@ -307,8 +322,15 @@ impl Table {
             waiting.push(decay.lr, update);
         }
         dealt.note(content);
-        Ok(updated.into_inner())
+        updated.into_inner()
     }
+}
+
+/// A step of an optimizer that a content is ready for.
+pub(in crate::table) struct Step<'o> {
+    optimizer: &'o dyn RowOptimizer,
+    /// Where its slots start in a record.
+    starts: Starts,
 }
 
 /// Pairs of a row and its position in the batch, by range of the batch and by owner of the row.

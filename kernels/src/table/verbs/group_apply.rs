@@ -5,7 +5,7 @@ use crate::sync::RwLockWriteGuard;
 use crate::table::disk::Held;
 use crate::table::group::{by_address, each, Failure};
 use crate::table::rows::content::Content;
-use crate::table::verbs::apply::{Dealt, Keyed, Rows};
+use crate::table::verbs::apply::{Dealt, Keyed, Rows, Step};
 use crate::table::{LookupGradients, RowGradients, Table};
 use crate::{Pool, Result, RowOptimizer};
 use std::borrow::Cow;
@@ -196,25 +196,19 @@ impl<'t, 'g> Update<'t, 'g> {
     }
 
     /// Updates the rows.
-    fn run(
-        &mut self,
-        pool: &Pool,
-        content: &mut Content,
-        optimizer: &dyn RowOptimizer,
-    ) -> Result<()> {
+    fn run(&mut self, pool: &Pool, content: &mut Content, step: &Step<'_>) {
         let Some(dealt) = &self.dealt else {
-            return Ok(());
+            return;
         };
         let (table, dim) = (self.table, self.table.dim());
         self.updated = match &self.grads {
             Grads::Rows(grads) => {
                 let rows = Rows { dim, grads };
-                table.update(pool, content, dealt, &rows, optimizer)?
+                table.update(pool, content, dealt, &rows, step)
             }
-            Grads::Keyed(keyed) => table.update(pool, content, dealt, keyed, optimizer)?,
+            Grads::Keyed(keyed) => table.update(pool, content, dealt, keyed, step),
             Grads::Lookups(_) => 0,
         };
-        Ok(())
     }
 }
 
@@ -256,26 +250,18 @@ fn update_all(
     );
     failure.check()?;
     let slots = optimizer.slots();
-    for (table, content) in tables.iter().zip(&mut contents) {
-        let starts = content.slots_for(&slots);
-        starts
-            .and_then(|starts| content.begin_step(pool, optimizer.decay(), &starts))
-            .map_err(|error| error.with("table", &table.config().name))?;
-    }
-
-    let failure = Failure::default();
-    let written = contents.iter_mut().map(|content| &mut **content);
-    let all: Vec<(&mut Update<'_, '_>, &mut Content)> = updates.iter_mut().zip(written).collect();
+    let begun = tables.iter().zip(&mut contents).map(|(table, content)| {
+        let step = table.begin_step(pool, content, optimizer, &slots)?;
+        Ok((&mut **content, step))
+    });
+    // No row has changed before all of them are ready.
+    let begun: Vec<(&mut Content, Step<'_>)> = begun.collect::<Result<_>>()?;
     each(
         pool,
-        all,
+        updates.iter_mut().zip(begun).collect(),
         |(one, _)| one.cost,
-        |pool, (one, content)| {
-            let done = one.run(pool, content, optimizer);
-            failure.note(one.first, done);
-        },
+        |pool, (one, (content, step))| one.run(pool, content, &step),
     );
-    failure.check()?;
     drop(contents);
     Ok(updates.iter().map(|one| one.updated).sum())
 }

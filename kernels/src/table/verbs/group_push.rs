@@ -174,10 +174,8 @@ impl Table {
             return Ok(());
         }
         let mut content = self.content().write();
-        let starts = content.slots_for(&wanted);
-        starts
-            .and_then(|starts| content.begin_step(pool, decay, &starts))
-            .map_err(|error| error.with("table", &self.config().name))
+        self.begin_step(pool, &mut content, optimizer, &wanted)
+            .map(drop)
     }
 }
 
@@ -312,10 +310,10 @@ fn update_small(pool: &Pool, updates: Vec<&Update<'_, '_>>) -> Result<u64> {
         let Some(keyed) = &one.keyed else {
             return Ok(());
         };
-        let dealt = push.table.deal(&alone, content, n, |at| one.offsets[at])?;
-        let count = push
-            .table
-            .update(&alone, content, &dealt, keyed, push.optimizer)?;
+        let (table, optimizer) = (push.table, push.optimizer);
+        let dealt = table.deal(&alone, content, n, |at| one.offsets[at])?;
+        let step = table.begin_step(&alone, content, optimizer, &optimizer.slots())?;
+        let count = table.update(&alone, content, &dealt, keyed, &step);
         updated.fetch_add(count, Ordering::Relaxed);
         Ok(())
     };
