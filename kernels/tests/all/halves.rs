@@ -26,10 +26,17 @@ pub(crate) fn config(dtype: RowDtype, rounding: Rounding) -> TableConfig {
         row_storage: RowStorage {
             dtype,
             rounding,
-            conversion: None,
+            ..RowStorage::default()
         },
         ..TableConfig::new("half", DIM, 5000)
     }
+}
+
+/// The same with slots of 2 bytes a value.
+pub(crate) fn with_half_slots(dtype: RowDtype, rounding: Rounding) -> TableConfig {
+    let mut config = config(dtype, rounding);
+    config.row_storage.slot_dtype = RowDtype::Bfloat16;
+    config
 }
 
 fn converting(dtype: RowDtype, conversion: Rounding) -> TableConfig {
