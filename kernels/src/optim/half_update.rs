@@ -22,7 +22,9 @@ pub(super) fn update_half<const S: usize>(
     let slots = row.slots.first_chunk::<S>();
     let slots = slots.expect("the place of every slot");
     let starts = slots.each_ref().map(|slot| slot.place.start);
-    let halves = slots.iter().filter(|slot| slot.place.dtype == RowDtype::Bfloat16);
+    let halves = slots
+        .iter()
+        .filter(|slot| slot.place.dtype == RowDtype::Bfloat16);
     let halves = halves.count();
     let Some(draws) = row.draws().filter(|_| halves == 0 || halves == S) else {
         row.as_floats(grad.len(), |row, slots| {
@@ -190,8 +192,7 @@ impl<const S: usize> Slots<S> for Packed<S> {
         step_values(rule, weight, &mut slots, grads, at);
         for slot in 0..S {
             let round = self.rounds[slot];
-            let word =
-                encode_words::<Bfloat16, 1>(round, at as u32, slots[slot], [0.0], found);
+            let word = encode_words::<Bfloat16, 1>(round, at as u32, slots[slot], [0.0], found);
             record[starts[slot]] = word[0];
         }
     }

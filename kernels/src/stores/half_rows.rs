@@ -191,6 +191,13 @@ impl HalfRows {
         }
     }
 
+    /// Rounds values, in place, to what [`HalfRows::set_nearest`] would make of them.
+    pub(crate) fn round_nearest(&self, place: Place, values: &mut [f32]) {
+        if let Some(half) = place.dtype.half() {
+            round_row(self.level, half, None, values);
+        }
+    }
+
     /// How many values could not be stored since the table was made, or since it was restored.
     pub(crate) fn unusual(&self) -> Unusual {
         Unusual {

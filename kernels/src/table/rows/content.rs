@@ -452,7 +452,9 @@ impl Content {
         if let Some(waiting) = &mut self.waiting {
             waiting.fit(rows)?;
         }
-        let starts = slots.first_chunk::<2>().map(|slots| slots.map(|slot| slot.start));
+        let starts = slots
+            .first_chunk::<2>()
+            .map(|slots| slots.map(|slot| slot.start));
         if let Some((decay, starts)) = decay.zip(starts) {
             let waiting = self.waiting.as_ref();
             if !waiting.is_some_and(|one| one.takes(&decay, starts, rows)) {
@@ -585,11 +587,7 @@ pub(in crate::table) fn other_width(slot: &SlotSpec) -> Error {
 }
 
 /// What writes the initial values of the slots number `first` and on of a record.
-fn filler(
-    layout: Layout,
-    slots: &[SlotSpec],
-    first: usize,
-) -> impl Fn(&mut [f32]) + Sync + use<> {
+fn filler(layout: Layout, slots: &[SlotSpec], first: usize) -> impl Fn(&mut [f32]) + Sync + use<> {
     let initials = slots.iter().map(|slot| slot.initial);
     let slots = layout.slots(slots).zip(initials).skip(first);
     let slots: SmallVec<[(Place, f32); 4]> = slots.collect();

@@ -13,7 +13,9 @@ use crate::table::engine::{zeros, LockedIndex};
 use crate::table::rows::content::{Content, Places};
 use crate::table::rows::offset::Unfit;
 use crate::table::{LookupGradients, RowGradients, Table, Target};
-use crate::{Columns, Error, Ids, Pool, Result, Rounding, RowDtype, RowOptimizer, RowStorage, SlotSpec};
+use crate::{
+    Columns, Error, Ids, Pool, Result, Rounding, RowDtype, RowOptimizer, RowStorage, SlotSpec,
+};
 use smallvec::{smallvec, SmallVec};
 use std::ops::Range;
 

@@ -221,6 +221,7 @@ impl Table {
         pool.each(parts.into_iter().enumerate(), |(owner, mut part)| {
             let mut written = 0;
             let mut floats = vec![0.0; halves.map_or(0, |_| dim)];
+            let mut expected = floats.clone();
             for (number, position) in dealt.of(owner) {
                 if frozen.binary_search(&number).is_ok() {
                     continue;
@@ -238,7 +239,10 @@ impl Table {
                     match halves.filter(|_| place.dtype != RowDtype::Float32) {
                         Some(halves) => {
                             place.read(level, row, &mut floats);
-                            merge(&mut floats, old, new);
+                            // Who has not read what a slot starts at may not know it rounded.
+                            expected.copy_from_slice(old);
+                            halves.round_nearest(place, &mut expected);
+                            merge(&mut floats, &expected, new);
                             if are_given {
                                 halves.set_nearest(place, &floats, row);
                             } else {

@@ -112,7 +112,9 @@ impl Loading<'_> {
         let records = Records {
             halves: halves.as_deref(),
             rounding: self.rounding,
-            places: once(layout.embedding()).chain(layout.slots(specs)).collect(),
+            places: once(layout.embedding())
+                .chain(layout.slots(specs))
+                .collect(),
             keys,
             values: once(embedding).chain(slots.iter().copied()).collect(),
         };
