@@ -263,7 +263,7 @@ def expect_conversion(one: Any, checkpoint: str) -> None:
     if one.plan.row_dtype != FLOAT32 and not one.table.row_conversion:
         raise tf.errors.InvalidArgumentError(
             None, None, "the table {!r} of row_dtype {!r} cannot be filled from {}: the variable "
-            "{!r} has float32 there. StockTables(row_conversion=\"nearest\") or \"stochastic\" "
+            "{!r} has other types there. StockTables(row_conversion=\"nearest\") or \"stochastic\" "
             "converts it.".format(one.table.table_name, one.plan.row_dtype, checkpoint,
                                   one.saved.name))
 
