@@ -43,6 +43,7 @@ pub(super) fn update_half<const S: usize>(
         let folded = row.folded.unwrap_or_default();
         let round = |slot: &StoredSlot| By(slot.draws.of(folded));
         let slots = Packed {
+            level,
             starts,
             rounds: slots.each_ref().map(round),
         };
@@ -85,7 +86,6 @@ trait Slots<const S: usize>: Copy {
     /// second one, of which weights and gradients are given.
     fn step<const N: usize>(
         self,
-        level: Level,
         rule: impl Rule<S>,
         weights: [&mut [f32; N]; 2],
         record: &mut [f32],
@@ -117,7 +117,6 @@ impl<const S: usize> Slots<S> for Floats<S> {
     #[inline(always)]
     fn step<const N: usize>(
         self,
-        _: Level,
         rule: impl Rule<S>,
         [lows, highs]: [&mut [f32; N]; 2],
         record: &mut [f32],
@@ -146,6 +145,7 @@ impl<const S: usize> Slots<S> for Floats<S> {
 /// Values of bfloat16, in words as embeddings are.
 #[derive(Clone, Copy)]
 struct Packed<const S: usize> {
+    level: Level,
     starts: [usize; S],
     rounds: [By; S],
 }
@@ -154,7 +154,6 @@ impl<const S: usize> Slots<S> for Packed<S> {
     #[inline(always)]
     fn step<const N: usize>(
         self,
-        level: Level,
         rule: impl Rule<S>,
         [lows, highs]: [&mut [f32; N]; 2],
         record: &mut [f32],
@@ -165,7 +164,7 @@ impl<const S: usize> Slots<S> for Packed<S> {
         let (mut of_lows, mut of_highs) = ([[0.0; N]; S], [[0.0; N]; S]);
         for slot in 0..S {
             let words = words(record, self.starts[slot] + at);
-            [of_lows[slot], of_highs[slot]] = Bfloat16::decode_words::<N>(level, words);
+            [of_lows[slot], of_highs[slot]] = Bfloat16::decode_words::<N>(self.level, words);
         }
         step_values(rule, lows, &mut of_lows, low, at);
         step_values(rule, highs, &mut of_highs, high, at);
@@ -224,7 +223,7 @@ impl<R: Rule<S>, K: Slots<S>, const S: usize> UpdateHalf<'_, R, K, S> {
         in_blocks!(high.len(), [16, 8], (at, N) => {
             let [mut lows, mut highs] = V::decode_words::<N>(level, words(record, at));
             let weights = [&mut lows, &mut highs];
-            slots.step(level, rule, weights, record, [low, high], at, &mut found);
+            slots.step(rule, weights, record, [low, high], at, &mut found);
             let words = encode_words::<V, N>(round, at as u32, lows, highs, &mut found);
             record[at..at + N].copy_from_slice(&words);
         });

@@ -6,7 +6,7 @@ use crate::tiered::support::Directory;
 use mx_rec_kernels::checkpoint::{inspect, load, load_chain, save, save_delta};
 use mx_rec_kernels::{
     Absent, Error, Field, FieldUpdate, Ids, KeyGradients, Pool, Push, Result, Rounding, RowDtype,
-    RowGradients, RowOptimizer, SlotSpec, Table, TableConfig, Target, OPTIMIZERS,
+    RowGradients, SlotSpec, Table, TableConfig, Target, OPTIMIZERS,
 };
 use std::collections::BTreeMap;
 
