@@ -1,5 +1,5 @@
-//! Embeddings and slots of 2 bytes a value: their types, how they are read as floats, and how floats are
-//! rounded to them.
+//! Embeddings and slots of 2 bytes a value: their types, how they are read as floats, and how
+//! floats are rounded to them.
 //!
 //! All of it is arithmetic on integers, but for products that are exact: the same bits on every
 //! instruction set, and whether or not the processor takes denormals for zeros.

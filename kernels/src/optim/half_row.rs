@@ -72,8 +72,8 @@ impl<'a> HalfRow<'a> {
         Some(self.draws.of(self.folded?))
     }
 
-    /// Calls `f` with the row `[embedding (dim) | slots ..]` of floats, and with where the slots are
-    /// in it.
+    /// Calls `f` with the row `[embedding (dim) | slots ..]` of floats, and with where the slots
+    /// are in it.
     pub(super) fn as_floats(&mut self, dim: usize, f: impl FnOnce(&mut [f32], &[usize])) {
         let (draws, folded) = (self.draws(), self.folded);
         let places = self.slots.iter().map(|slot| slot.place);
