@@ -1,7 +1,5 @@
 //! What the values of an embedding may be.
 
-use super::packed::{fill, read};
-use crate::simd::Level;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -72,16 +70,6 @@ impl RowDtype {
             RowDtype::Bfloat16 => Some(Half::Bfloat16),
             RowDtype::Float16 => Some(Half::Float16),
         }
-    }
-
-    /// What is read of a value that was rounded to the nearest.
-    pub(crate) fn nearest(self, value: f32) -> f32 {
-        let mut word = [value];
-        if let Some(half) = self.half() {
-            fill(half, value, 1, &mut word);
-            read(Level::detect(), half, &word.clone(), &mut word);
-        }
-        word[0]
     }
 
     /// Words of 4 bytes that `dim` values take.

@@ -2,7 +2,7 @@
 
 use super::draws::{mixed, RowDraws};
 use super::dtype::RowDtype;
-use super::packed::{encode, fill, read, Unusual};
+use super::packed::{encode, fill, read, round_row, Unusual};
 use crate::simd::Level;
 
 /// The embedding of a record, or one of its slots.
@@ -51,6 +51,15 @@ impl Place {
             }
             Some(half) => encode(level, half, draws, values, words),
         }
+    }
+
+    /// What is read of a value that was rounded to the nearest.
+    pub(crate) fn nearest(self, value: f32) -> f32 {
+        let mut values = [value];
+        if let Some(half) = self.dtype.half() {
+            round_row(Level::detect(), half, None, &mut values);
+        }
+        values[0]
     }
 
     /// Makes all of its values the one that is the nearest to `value`.

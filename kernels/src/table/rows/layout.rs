@@ -35,15 +35,19 @@ impl Layout {
     pub(crate) fn slots(self, slots: &[SlotSpec]) -> impl Iterator<Item = Place> + Clone + '_ {
         let mut start = self.words();
         slots.iter().map(move |slot| {
-            let place = Place {
-                start,
-                count: slot.floats(self.dim),
-                dtype: self.stored.of_slot(slot.per_row),
-                stream: stream(&slot.name),
-            };
+            let place = self.slot(slot, start);
             start += place.words();
             place
         })
+    }
+
+    fn slot(self, slot: &SlotSpec, start: usize) -> Place {
+        Place {
+            start,
+            count: slot.floats(self.dim),
+            dtype: self.stored.of_slot(slot.per_row),
+            stream: stream(&slot.name),
+        }
     }
 
     /// Words of the embedding.
@@ -58,6 +62,6 @@ impl Layout {
 
     /// What is read of a slot in a new row.
     pub(crate) fn initial(self, slot: &SlotSpec) -> f32 {
-        self.stored.of_slot(slot.per_row).nearest(slot.initial)
+        self.slot(slot, 0).nearest(slot.initial)
     }
 }
