@@ -5,6 +5,8 @@ the same first rows, before rounding, and the same batches. Prints a table. Data
 ratings.csv, or ml-100k.inter of the package recbole 1.2.1:
 
     python benches/half_movielens.py --optimizer sgd DIR/ratings.csv
+
+With --slots rows of 2 bytes have their slots of that type, too.
 """
 
 import argparse
@@ -35,6 +37,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="+", help="ratings.csv or ml-100k.inter")
     parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="sgd")
+    parser.add_argument("--slots", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--seeds", type=int, default=5)
     arguments = parser.parse_args()
@@ -49,12 +52,14 @@ def main():
         ratings = load(path)
         found = {}
         for form in FORMS:
-            found[form] = np.array([train(form, arguments.optimizer, ratings, seed,
+            slots = FLOAT32[0] if form == FLOAT32 else arguments.slots
+            found[form] = np.array([train(form + (slots,), arguments.optimizer, ratings, seed,
                                           arguments.epochs) for seed in range(arguments.seeds)])
             away = found[form] - found[FLOAT32]
             print("| %s | %s | %s | %s | %.5f | %+.5f | %.5f |" % (
                 os.path.basename(path), arguments.optimizer,
-                "float32" if form == FLOAT32 else ", ".join(form),
+                ", ".join(form[:1] if form == FLOAT32 else form + (
+                    (("slots " + slots),) if slots != FLOAT32[0] else ())),
                 " ".join("%.4f" % value for value in found[form]), found[form].mean(),
                 away.mean(), np.abs(away).max()), flush=True)
     return 0
@@ -80,8 +85,34 @@ def _adam():
     return create_hash_optimizer(0.001)
 
 
+def _adagrad():
+    from mx_rec.optimizers.adagrad import create_hash_optimizer
+    return create_hash_optimizer(0.02)
+
+
+def _momentum():
+    from mx_rec.optimizers.momentum import create_hash_optimizer
+    return create_hash_optimizer(0.001, 0.9)
+
+
+def _ftrl():
+    from mx_rec.optimizers.ftrl import create_hash_optimizer
+    return create_hash_optimizer(0.05)
+
+
+def _rmsprop():
+    from mx_rec.optimizers.rmsprop import create_hash_optimizer
+    return create_hash_optimizer(0.001)
+
+
+def _rowwise_adam():
+    from mx_rec.optimizers.rowwise_adam import create_hash_optimizer
+    return create_hash_optimizer(0.001)
+
+
 OPTIMIZERS = {"sgd": _sgd, "rowwise_adagrad": _rowwise_adagrad, "lazy_adam": _lazy_adam,
-              "adam": _adam}
+              "adam": _adam, "adagrad": _adagrad, "momentum": _momentum, "ftrl": _ftrl,
+              "rmsprop": _rmsprop, "rowwise_adam": _rowwise_adam}
 
 
 def load(path):
@@ -118,7 +149,7 @@ def train(form, optimizer, ratings, seed, epochs):
     wanted = tf1.placeholder(tf.float32, [None])
     tables = [create_table(tf.int64, DIM, name, tf1.truncated_normal_initializer(
         stddev=0.05, seed=seed), device_vocabulary_size=20000, row_dtype=form[0],
-                           row_rounding=form[1]) for name in ("users", "items")]
+                           row_rounding=form[1], slot_dtype=form[2]) for name in ("users", "items")]
     rows = [sparse_lookup(table, one, modify_graph=True) for table, one in zip(tables, ids)]
     share = likes[kept].mean()
     scores = np.log(share / (1 - share)) + rows[0][:, 0] + rows[1][:, 0] + tf.reduce_sum(

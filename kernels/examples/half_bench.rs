@@ -7,7 +7,8 @@
 //! ```
 //! H1 to H3 are rows a GB, with the index and without; H4 and H5 lookups of `--batch` ids by key
 //! and by offset, H4 of ids by Zipf's law (exponent 1.05), H5 of uniform ones; H6 to H8 steps with
-//! gradients of the distinct rows of uniform ids; H9 a save.
+//! gradients of the distinct rows of uniform ids; H9 a save. H10 are rows a GB with slots of 2
+//! bytes, too, and H11 steps of these beside such of the same rows with slots of float32.
 //!
 //! Lookups and steps count milliseconds that the process ran, on all of its threads: what else the
 //! machine does takes caches from them, but no time. A save counts all that it takes.
@@ -22,7 +23,12 @@ use std::path::PathBuf;
 use support::arguments::Arguments;
 use support::{draw, fill, interleave, key, line, report, table_of, time, worked, zipf, Better};
 
-const HALVES: [RowDtype; 2] = [RowDtype::Bfloat16, RowDtype::Float16];
+const FLOAT32: RowDtype = RowDtype::Float32;
+const BFLOAT16: RowDtype = RowDtype::Bfloat16;
+const HALVES: [RowDtype; 2] = [BFLOAT16, RowDtype::Float16];
+
+/// An optimizer, and the types of rows and of slots.
+type Kind<'a> = (&'a str, RowDtype, RowDtype);
 
 struct Sizes {
     rows: usize,
@@ -53,24 +59,29 @@ fn main() -> Result<()> {
     let wants = |id: &str| sizes.only.is_empty() || sizes.only.iter().any(|only| only == id);
     if ["H1", "H4", "H5", "H6", "H9"].into_iter().any(wants) {
         for half in HALVES {
-            pair(&sizes, ("sgd", half), ("sgd", RowDtype::Float32), &wants)?;
+            let (ours, peer) = (("sgd", half, FLOAT32), ("sgd", FLOAT32, FLOAT32));
+            pair(&sizes, (ours, peer), ("H1", "H6", 1.9), &wants)?;
         }
     }
+    let wide = ("adagrad", FLOAT32, FLOAT32);
     if ["H2", "H7"].into_iter().any(wants) {
-        pair(
-            &sizes,
-            ("adagrad", RowDtype::Bfloat16),
-            ("adagrad", RowDtype::Float32),
-            &wants,
-        )?;
+        let ours = ("adagrad", BFLOAT16, FLOAT32);
+        pair(&sizes, (ours, wide), ("H2", "H7", 1.3), &wants)?;
     }
     if ["H3", "H8"].into_iter().any(wants) {
-        pair(
-            &sizes,
-            ("rowwise_adagrad", RowDtype::Float16),
-            ("adagrad", RowDtype::Float32),
-            &wants,
-        )?;
+        let ours = ("rowwise_adagrad", RowDtype::Float16, FLOAT32);
+        pair(&sizes, (ours, wide), ("H3", "H8", 3.5), &wants)?;
+    }
+    for (name, target) in [("adagrad", 1.9), ("lazy_adam", 1.9)] {
+        let ours = (name, BFLOAT16, BFLOAT16);
+        if wants("H10") {
+            let peer = (name, FLOAT32, FLOAT32);
+            pair(&sizes, (ours, peer), ("H10", "", target), &wants)?;
+        }
+        if wants("H11") {
+            let peer = (name, BFLOAT16, FLOAT32);
+            pair(&sizes, (ours, peer), ("", "H11", target), &wants)?;
+        }
     }
     Ok(())
 }
@@ -91,17 +102,18 @@ fn step(table: &Table, pool: &Pool, name: &str, offsets: &[i64], grads: &[f32]) 
     Ok(())
 }
 
-/// Ours and the peer: an optimizer, and the type of rows.
+/// Ours and the peer. `of_rows` and `of_step` are what their rows a GB, of which there should be
+/// `target` times as many, and their steps are called.
 fn pair(
     sizes: &Sizes,
-    ours: (&str, RowDtype),
-    peer: (&str, RowDtype),
+    (ours, peer): (Kind<'_>, Kind<'_>),
+    (of_rows, of_step, target): (&str, &str, f64),
     wants: &dyn Fn(&str) -> bool,
 ) -> Result<()> {
     let (rows, dim, n) = (sizes.rows, sizes.dim, sizes.batch);
     let pool = Pool::new(sizes.threads)?;
     let both = [ours, peer];
-    let tables = [ours, peer].map(|(_, dtype)| table_of(dim, rows as u64, dtype));
+    let tables = both.map(|(_, dtype, slots)| table_of(dim, rows as u64, (dtype, slots)));
     let [first, second] = tables;
     let tables = [first?, second?];
     let grads = vec![0.01_f32; n * dim];
@@ -124,17 +136,11 @@ fn pair(
             offsets[at].push(found);
         }
     }
-    let what = |verb: &str| {
-        format!(
-            "{verb}, {} {} against {} {}",
-            ours.1, ours.0, peer.1, peer.0
-        )
+    let told = |(optimizer, rows, slots): Kind<'_>| match slots {
+        RowDtype::Float32 => format!("{rows} {optimizer}"),
+        _ => format!("{rows} {optimizer} with slots of {slots}"),
     };
-    let (of_rows, of_step, target) = match ours.0 {
-        "sgd" => ("H1", "H6", 1.9),
-        "adagrad" => ("H2", "H7", 1.3),
-        _ => ("H3", "H8", 3.5),
-    };
+    let what = |verb: &str| format!("{verb}, {} against {}", told(ours), told(peer));
     if wants(of_rows) {
         let bytes = |table: &Table| {
             let memory = table.memory();

@@ -246,9 +246,10 @@ with tf.device(device):
     labels = tf.compat.v1.placeholder(tf.float32, [None], name="labels")
     uniform = lambda seed: tf.compat.v1.random_uniform_initializer(-1, 1, seed=seed)
     dtype = os.environ.get("ROW_DTYPE", "float32")
-    items = create_table(tf.int64, 4, "items", uniform(3), device_vocabulary_size=500, row_dtype=dtype)
+    items = create_table(tf.int64, 4, "items", uniform(3), device_vocabulary_size=500, row_dtype=dtype,
+                         slot_dtype=os.environ.get("SLOT_DTYPE", "float32"))
     users = create_table(tf.int64, 8, "users", uniform(int(os.environ.get("SEED", 4))), device_vocabulary_size=500,
-                         row_dtype=dtype, padding_keys=[977], padding_keys_mask=True, padding_keys_len=1)
+                         row_dtype=dtype, slot_dtype=os.environ.get("SLOT_DTYPE", "float32"), padding_keys=[977], padding_keys_mask=True, padding_keys_len=1)
     if os.environ.get("MANY"):
         found = sparse_lookup_many([items, users, items], [ids, ids // 2, ids + 977], modify_graph=True)
     else:

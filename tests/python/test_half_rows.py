@@ -477,8 +477,6 @@ def test_what_does_not_work_is_refused_by_name(graph, mx):
     for name in ("row_rounding", "row_conversion"):
         with pytest.raises(ValueError, match=name):
             make("t", **{name: "up"})
-    with pytest.raises(TypeError, match="slot_dtype"):
-        make("t", slot_dtype="bfloat16")
     table = make("t", tf.bfloat16)
     assert table.row_dtype == "bfloat16"
     with pytest.raises(Exception, match="must fit float16.*table=large"):

@@ -9,11 +9,15 @@ use std::time::Instant;
 
 /// A table of `rows` rows at most.
 pub(crate) fn table(dim: usize, rows: u64) -> Result<Table> {
-    table_of(dim, rows, RowDtype::Float32)
+    table_of(dim, rows, (RowDtype::Float32, RowDtype::Float32))
 }
 
-/// A table of `rows` rows at most, whose embeddings have values of a type.
-pub(crate) fn table_of(dim: usize, rows: u64, dtype: RowDtype) -> Result<Table> {
+/// A table of `rows` rows at most, whose embeddings and slots have values of types.
+pub(crate) fn table_of(
+    dim: usize,
+    rows: u64,
+    (dtype, slot_dtype): (RowDtype, RowDtype),
+) -> Result<Table> {
     Table::new(TableConfig {
         seed: 1,
         initializer: Initializer::RandomUniform {
@@ -22,6 +26,7 @@ pub(crate) fn table_of(dim: usize, rows: u64, dtype: RowDtype) -> Result<Table> 
         },
         row_storage: RowStorage {
             dtype,
+            slot_dtype,
             ..RowStorage::default()
         },
         ..TableConfig::new("bench", dim, rows)

@@ -23,6 +23,9 @@ const WITH_STEPS: u32 = 3;
 /// readers of earlier versions would take them for damaged.
 const WITH_FORMS: u32 = 4;
 
+/// The version of a table with slots of 2 bytes a value, likewise.
+const WITH_HALF_SLOTS: u32 = 5;
+
 /// A longer manifest is none.
 const LIMIT: u64 = 1 << 20;
 
@@ -64,8 +67,8 @@ pub(super) struct Manifest {
     pub(super) dim: u64,
     /// Slots in the order of a row, with the values at which new rows start.
     pub(super) slots: Vec<SlotSpec>,
-    /// The type of the embeddings' values.
-    pub(super) row_dtype: RowDtype,
+    /// The types of the values of embeddings and slots, and how they are rounded.
+    pub(super) stored: RowStorage,
     /// How many updates there were, if embeddings have 2 bytes a value.
     pub(super) updates: u64,
     /// Whether these are only the rows that changed since an earlier save.
@@ -107,7 +110,7 @@ impl Manifest {
             rows: text.rows,
             dim: text.dim,
             slots: text.slots,
-            row_dtype: RowDtype::Float32,
+            stored: RowStorage::default(),
             updates: 0,
             is_delta: false,
             files: None,
@@ -122,10 +125,10 @@ impl Manifest {
             damaged("the manifest cannot be understood", path).with("cause", cause)
         };
         let json: Json = serde_json::from_slice(bytes).map_err(|error| refused(&error))?;
-        if !(PLAIN..=WITH_FORMS).contains(&json.version) {
+        if !(PLAIN..=WITH_HALF_SLOTS).contains(&json.version) {
             return Err(damaged("the manifest is of another version", path)
                 .with("version", json.version)
-                .with("known", WITH_FORMS));
+                .with("known", WITH_HALF_SLOTS));
         }
         let crc = own_checksum(bytes).ok_or_else(|| refused(&"its checksum is not at the end"))?;
         if crc != json.manifest_crc32c {
@@ -160,7 +163,7 @@ impl Manifest {
             rows: json.rows,
             dim,
             slots,
-            row_dtype: stored.dtype,
+            stored,
             updates: json.updates,
             is_delta: json.delta,
             files: Some(json.files),
@@ -200,6 +203,7 @@ impl Manifest {
         let slots: Vec<Value> = slots.iter().map(slot).collect();
         let has_steps = files.iter().any(|file| file.path == STEPS);
         let version = match (has_forms, has_steps) {
+            _ if config.row_storage.slot_dtype != RowDtype::Float32 => WITH_HALF_SLOTS,
             (true, _) => WITH_FORMS,
             (_, true) => WITH_STEPS,
             _ => PLAIN,
@@ -393,7 +397,7 @@ mod tests {
     #[test]
     fn another_version_and_bad_slots_are_refused_by_name() {
         for (from, to, message) in [
-            ("\"version\": 2", "\"version\": 5", "another version"),
+            ("\"version\": 2", "\"version\": 6", "another version"),
             ("Ftrl_accum", "../x", "no name"),
             ("\"dim\"", "\"dims\"", "no dim"),
             ("000000ab", "ab", "eight hexadecimal digits"),

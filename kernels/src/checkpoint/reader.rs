@@ -16,7 +16,8 @@ use super::whole::check_membership;
 use crate::partition::Partition;
 use crate::table::BuiltContent;
 use crate::{
-    Error, Kind, Loading, Pool, Result, Rounding, RowDtype, SlotSpec, Table, MAX_CAPACITY,
+    Error, Kind, Loading, Pool, Result, Rounding, RowDtype, RowStorage, SlotSpec, Table,
+    MAX_CAPACITY,
 };
 use std::fmt;
 use std::path::Path;
@@ -217,7 +218,7 @@ fn build(
     }
     links.reverse();
     steps.reverse();
-    let rounding = expect_dtypes(table, &manifests, &found)?;
+    let rounding = expect_dtypes(table, &manifests, &found, &links)?;
     let updates = manifests.iter().zip(&found);
     let updates = updates.filter(|(_, (at, _))| *at == newest);
     let updates = updates.filter_map(|(manifest, _)| Some(manifest.as_ref()?.updates));
@@ -324,7 +325,7 @@ impl<'m> Link<'m> {
         let (slots, unwanted): (Vec<SlotSpec>, Vec<SlotSpec>) =
             on_disk.into_iter().partition(|slot| wanted(&slot.name));
         let keys = Column::open(dir, KEY, rows, KEY_BYTES, &mut verdicts)?;
-        let row_dtype = manifest.map_or(RowDtype::Float32, |manifest| manifest.row_dtype);
+        let stored = stored_as(manifest);
         let dim = table.dim() as u64;
         let mut columns = Vec::new();
         let moments = SkippedSteps::slots().filter(|_| waits);
@@ -337,10 +338,9 @@ impl<'m> Link<'m> {
         for &name in &names {
             verdicts.attribute(name)?;
             let one = slots.iter().find(|slot| slot.name == name && slot.per_row);
-            let dtype = if name == EMBEDDING {
-                row_dtype
-            } else {
-                RowDtype::Float32
+            let dtype = match name {
+                EMBEDDING => stored.dtype,
+                _ => stored.of_slot(one.is_some()),
             };
             let form = (one.map_or(dim, |_| 1), dtype);
             check_values(table, &dir.join(name), rows, form)?;
@@ -460,7 +460,7 @@ impl<'m> Link<'m> {
             };
             for (slot, spec) in made_up.iter_mut().zip(specs) {
                 let floats = keys.len().saturating_mul(spec.floats(loading.dim()));
-                slot.resize(floats, spec.initial);
+                slot.resize(floats, loading.initial(spec));
             }
             let slots: Vec<&[f32]> = sources
                 .iter()
@@ -500,24 +500,33 @@ fn check_keys(table: &Table, dir: &Path, most: u64) -> Result<u64> {
     Ok(rows)
 }
 
-/// How the load rounds embeddings to 2 bytes a value.
+/// As what the values of a checkpoint are stored.
+fn stored_as(manifest: Option<&Manifest>) -> RowStorage {
+    manifest.map_or_else(RowStorage::default, |manifest| manifest.stored)
+}
+
+/// How the load rounds values to 2 bytes.
 ///
 /// # Errors
-/// `InvalidArgument` for embeddings of another type than the table's, unless it converts them.
+/// `InvalidArgument` for embeddings or slots of another type than the table's, unless it converts
+/// them.
 fn expect_dtypes(
     table: &Table,
     manifests: &[Option<Manifest>],
     found: &[(usize, Source)],
+    links: &[Link<'_>],
 ) -> Result<Rounding> {
-    let dtype = table.config().row_storage.dtype;
-    for (manifest, (_, source)) in manifests.iter().zip(found) {
-        let saved = manifest.as_ref();
-        let saved = saved.map_or(RowDtype::Float32, |manifest| manifest.row_dtype);
-        if saved == dtype {
-            continue;
+    let own = table.config().row_storage;
+    for ((manifest, (_, source)), link) in manifests.iter().zip(found).zip(links) {
+        let saved = stored_as(manifest.as_ref());
+        let other = link
+            .slots
+            .iter()
+            .find(|slot| saved.of_slot(slot.per_row) != own.of_slot(slot.per_row));
+        if saved.dtype != own.dtype || other.is_some() {
+            let conversion = table.conversion_of(saved, other);
+            return conversion.map_err(|error| error.with("path", source.dir.display()));
         }
-        let conversion = table.conversion_of(saved);
-        return conversion.map_err(|error| error.with("path", source.dir.display()));
     }
     Ok(Rounding::Nearest)
 }

@@ -14,7 +14,7 @@ use super::format::{
     EMBEDDING, KEY, KEY_BYTES,
 };
 use super::manifest::Recorded;
-use crate::halves::push_bytes;
+use crate::halves::{push_bytes, Place};
 use crate::mem::start_writeback;
 use crate::table::Window;
 use crate::{Pool, Result, RowDtype, Snapshot};
@@ -110,19 +110,9 @@ pub(super) fn write_rows(
 ) -> Result<(u64, Vec<Written>)> {
     let (layout, slots) = (snapshot.layout(), snapshot.slots());
     let mut parts = vec![PartWriter::create(dir, KEY, KEY_BYTES, None)?];
-    let embedding = Values {
-        start: 0,
-        count: layout.dim,
-        dtype: layout.dtype,
-    };
-    parts.push(PartWriter::of_values(dir, EMBEDDING, embedding)?);
-    for (at, slot) in slots.iter().enumerate() {
-        let values = Values {
-            start: layout.start(slots, at),
-            count: slot.floats(layout.dim),
-            dtype: RowDtype::Float32,
-        };
-        parts.push(PartWriter::of_values(dir, &slot.name, values)?);
+    parts.push(PartWriter::of_values(dir, EMBEDDING, layout.embedding())?);
+    for (slot, place) in slots.iter().zip(layout.slots(slots)) {
+        parts.push(PartWriter::of_values(dir, &slot.name, place)?);
     }
     let widest = parts.iter().map(|part| part.width).max().unwrap_or(1);
     let most = (BLOCK_BYTES as u64 / widest).max(1) as usize;
@@ -183,7 +173,7 @@ fn write_records(
                 .for_each(|key| buffer.extend_from_slice(&key.to_le_bytes())),
             Some(values) => records
                 .chunks_exact(width)
-                .for_each(|record| values.push(record, &mut buffer)),
+                .for_each(|record| push(values, record, &mut buffer)),
         }
         *sum = part.write(rows, &buffer)?;
         Ok(())
@@ -256,7 +246,7 @@ impl Block {
                 None => entries.for_each(|(key, _)| buffer.extend_from_slice(&key.to_le_bytes())),
                 Some(values) => entries.for_each(|(_, row)| {
                     if let Some(record) = snapshot.row(row) {
-                        values.push(record, buffer);
+                        push(values, record, buffer);
                     }
                 }),
             }
@@ -275,23 +265,12 @@ fn push_floats(buffer: &mut Vec<u8>, values: &[f32]) {
     }
 }
 
-/// The values of a record that one file has.
-#[derive(Clone, Copy)]
-struct Values {
-    /// Where they start, in words.
-    start: usize,
-    count: usize,
-    dtype: RowDtype,
-}
-
-impl Values {
-    /// Appends those of a record.
-    fn push(self, record: &[f32], buffer: &mut Vec<u8>) {
-        let from = &record[self.start..];
-        match self.dtype {
-            RowDtype::Float32 => push_floats(buffer, &from[..self.count]),
-            RowDtype::Bfloat16 | RowDtype::Float16 => push_bytes(from, self.count, buffer),
-        }
+/// Appends the values of a record that one file has.
+fn push(values: Place, record: &[f32], buffer: &mut Vec<u8>) {
+    let from = &record[values.start..];
+    match values.dtype {
+        RowDtype::Float32 => push_floats(buffer, &from[..values.count]),
+        RowDtype::Bfloat16 | RowDtype::Float16 => push_bytes(from, values.count, buffer),
     }
 }
 
@@ -299,7 +278,7 @@ impl Values {
 struct PartWriter {
     name: String,
     /// What it has of each record; keys are in none.
-    values: Option<Values>,
+    values: Option<Place>,
     path: PathBuf,
     file: File,
     /// Bytes of a record.
@@ -309,12 +288,12 @@ struct PartWriter {
 }
 
 impl PartWriter {
-    fn of_values(table: &Path, name: &str, values: Values) -> Result<PartWriter> {
+    fn of_values(table: &Path, name: &str, values: Place) -> Result<PartWriter> {
         let width = (values.count * values.dtype.bytes()) as u64;
         PartWriter::create(table, name, width, Some(values))
     }
 
-    fn create(table: &Path, name: &str, width: u64, values: Option<Values>) -> Result<PartWriter> {
+    fn create(table: &Path, name: &str, width: u64, values: Option<Place>) -> Result<PartWriter> {
         let dir = table.join(name);
         make_dir(&dir)?;
         let path = dir.join(DATA);

@@ -12,8 +12,7 @@ use crate::halves::{folded, round_row, Draws, Half};
 use crate::optim::{is_still, Missed, Steps, MOMENTS};
 use crate::partition::Partition;
 use crate::simd::Level;
-use crate::{Decay, Pool, Result, Rounding, RowStorage, Snapshot};
-use serde::Deserialize;
+use crate::{Decay, Pool, Result, Rounding, Snapshot};
 use std::io::Read;
 use std::path::Path;
 
@@ -143,13 +142,10 @@ struct Rounder {
 impl Rounder {
     /// That of a saved table; `None` if its embeddings are float32.
     fn of(manifest: &Manifest) -> Option<Rounder> {
-        let half = manifest.row_dtype.half()?;
         let config = manifest.config.as_ref();
-        let stored = config.and_then(|config| config.get("row_storage"));
-        let stored = stored.and_then(|stored| RowStorage::deserialize(stored).ok());
         Some(Rounder {
-            half,
-            rounding: stored.map_or(Rounding::default(), |stored| stored.rounding),
+            half: manifest.stored.dtype.half()?,
+            rounding: manifest.stored.rounding,
             seed: config.and_then(|config| config.get("seed")?.as_u64())?,
             level: Level::detect(),
         })

@@ -23,7 +23,8 @@ pub(crate) struct RowDraws {
 }
 
 impl Draws {
-    /// Those of an update of a table with this seed.
+    /// Those of an update of a table with this seed, or of a slot of it with the seed `table's ^
+    /// stream`.
     #[inline(always)]
     pub(crate) fn new(seed: u64, update: u64) -> Draws {
         Draws(mixed(seed ^ mixed(update.wrapping_mul(GOLDEN))))
@@ -57,7 +58,7 @@ pub(crate) fn folded(key: i64) -> u32 {
 }
 
 #[inline(always)]
-fn mixed(mut bits: u64) -> u64 {
+pub(super) fn mixed(mut bits: u64) -> u64 {
     bits = (bits ^ bits >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     bits = (bits ^ bits >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
     bits ^ bits >> 31

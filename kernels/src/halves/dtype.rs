@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The type of the values of an embedding where they are stored. They are read and updated as
-/// float32, whatever it is.
+/// The type of the values of an embedding or a slot where they are stored. They are read and
+/// updated as float32, whatever it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RowDtype {

@@ -1,5 +1,5 @@
-//! Embeddings of 2 bytes a value: their types, how they are read as floats, and how floats are
-//! rounded to them.
+//! Embeddings and slots of 2 bytes a value: their types, how they are read as floats, and how
+//! floats are rounded to them.
 //!
 //! All of it is arithmetic on integers, but for products that are exact: the same bits on every
 //! instruction set, and whether or not the processor takes denormals for zeros.
@@ -7,6 +7,7 @@
 mod draws;
 mod dtype;
 mod packed;
+mod place;
 mod round;
 mod wire;
 
@@ -16,6 +17,7 @@ pub use dtype::{Rounding, RowDtype};
 pub(crate) use packed::{
     decode, encode, encode_words, from_bytes, push_bytes, read, round_row, words, By, Unusual,
 };
+pub(crate) use place::{stream, Place};
 pub(crate) use round::{with_value, Bfloat16, Float16, Value};
 pub use wire::pack_rows;
 pub(crate) use wire::unpack;

@@ -247,6 +247,15 @@ impl<V: Value> Round<V> for ToNearest {
     }
 }
 
+/// Writes `count` times the same value, rounded to the nearest, to `words`.
+pub(crate) fn fill(half: Half, value: f32, count: usize, words: &mut [f32]) {
+    let both = with_value!(half, V => stored::<V>(value, V::nearest(value))) & 0xFFFF;
+    words.fill(f32::from_bits(both | both << 16));
+    if let (1, Some(last)) = (count % 2, words.last_mut()) {
+        *last = f32::from_bits(both);
+    }
+}
+
 /// Rounds an embedding, in place, to what is read of it when [`encode`] has written it.
 pub(crate) fn round_row(level: Level, half: Half, draws: Option<RowDraws>, values: &mut [f32]) {
     level.run(RoundRow {

@@ -55,8 +55,8 @@ impl<R: Rule<S> + Sync, const S: usize> RowOptimizer for ByColumn<R, S> {
         self.rule.update(self.level, row, slots, grad);
     }
 
-    fn update_half(&self, row: &mut HalfRow<'_>, slots: &[usize], grad: &[f32]) {
-        update_half(self.level, self.rule, row, slots, grad);
+    fn update_half(&self, row: &mut HalfRow<'_>, grad: &[f32]) {
+        update_half(self.level, self.rule, row, grad);
     }
 
     fn decay(&self) -> Option<Decay> {

@@ -26,7 +26,7 @@ pub use adam::Adam;
 pub use by_column::ByColumn;
 pub use description::{Number, Optimizer, OtherRows, Range, Slot};
 pub use half_row::HalfRow;
-pub(crate) use half_row::Room;
+pub(crate) use half_row::{Room, StoredSlot};
 pub use lazy_adam::LazyAdam;
 pub(crate) use lazy_adam::MOMENTS;
 pub(crate) use missed::{is_still, Missed, Steps};

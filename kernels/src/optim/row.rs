@@ -64,11 +64,9 @@ pub trait RowOptimizer: Sync {
     /// bits that [`RowOptimizer::update`] gives, rounded: who has no quicker way needs none.
     ///
     /// # Panics
-    /// As [`RowOptimizer::update`]; `slots` are places in the record.
-    fn update_half(&self, row: &mut HalfRow<'_>, slots: &[usize], grad: &[f32]) {
-        row.as_floats(grad.len(), slots, |row, slots| {
-            self.update(row, slots, grad)
-        });
+    /// As [`RowOptimizer::update`].
+    fn update_half(&self, row: &mut HalfRow<'_>, grad: &[f32]) {
+        row.as_floats(grad.len(), |row, slots| self.update(row, slots, grad));
     }
 
     /// What the step does to rows without a gradient; `None`: nothing. A table does it when
@@ -163,12 +161,27 @@ pub(super) fn step_columns<const N: usize, const S: usize>(
     grad: &[f32],
     at: usize,
 ) {
-    let mut grads = [0.0; N];
     let mut slots = [[0.0; N]; S];
-    grads.copy_from_slice(&grad[at..at + N]);
     for (slot, start) in slots.iter_mut().zip(starts) {
         slot.copy_from_slice(&row[start + at..start + at + N]);
     }
+    step_values(rule, weights, &mut slots, grad, at);
+    for (slot, start) in slots.iter().zip(starts) {
+        row[start + at..start + at + N].copy_from_slice(slot);
+    }
+}
+
+/// The same of which the slots are given, too.
+#[inline(always)]
+pub(super) fn step_values<const N: usize, const S: usize>(
+    rule: impl Rule<S>,
+    weights: &mut [f32; N],
+    slots: &mut [[f32; N]; S],
+    grad: &[f32],
+    at: usize,
+) {
+    let mut grads = [0.0; N];
+    grads.copy_from_slice(&grad[at..at + N]);
     for column in 0..N {
         let old = std::array::from_fn(|slot| slots[slot][column]);
         let (weight, new) = rule.step(weights[column], old, grads[column]);
@@ -176,8 +189,5 @@ pub(super) fn step_columns<const N: usize, const S: usize>(
         for slot in 0..S {
             slots[slot][column] = new[slot];
         }
-    }
-    for (slot, start) in slots.iter().zip(starts) {
-        row[start + at..start + at + N].copy_from_slice(slot);
     }
 }

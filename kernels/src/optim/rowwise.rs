@@ -106,9 +106,9 @@ impl RowOptimizer for RowwiseAdagrad {
         update(self.level, rule, row, &[], grad);
     }
 
-    fn update_half(&self, row: &mut HalfRow<'_>, slots: &[usize], grad: &[f32]) {
-        let rule = self.rule(row.slot_mut(slots[0]), grad);
-        update_half(self.level, rule, row, &[], grad);
+    fn update_half(&self, row: &mut HalfRow<'_>, grad: &[f32]) {
+        let rule = self.rule(row.slot_mut(0), grad);
+        update_half(self.level, rule, row, grad);
     }
 }
 

@@ -1,9 +1,9 @@
 //! What a table whose embeddings have 2 bytes a value keeps beside its rows: what random numbers
 //! they are rounded by, and how many values could not be stored.
 
-use crate::halves::{encode, folded, read, round_row, Draws, Half, RowDraws, Unusual};
+use crate::halves::{encode, folded, read, round_row, Draws, Half, Place, RowDraws, Unusual};
 use crate::mem::Slab;
-use crate::optim::{HalfRow, Room};
+use crate::optim::{HalfRow, Room, StoredSlot};
 use crate::simd::Level;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::{Result, Rounding, RowDtype};
@@ -114,29 +114,37 @@ impl HalfRows {
         self.draws = Draws::new(self.seed, updates);
     }
 
-    /// Calls `f` with the row of a record, which the last update changes.
+    /// The slot of an optimizer, whose row the last update changes.
+    pub(crate) fn slot(&self, place: Place) -> StoredSlot {
+        let draws = Draws::new(self.seed ^ place.stream, self.updates);
+        StoredSlot { place, draws }
+    }
+
+    /// Calls `f` with the row of a record, which the last update changes, and with `slots`, which
+    /// [`HalfRows::slot`] gave since.
     pub(crate) fn update(
         &self,
         number: u32,
-        record: &mut [f32],
+        (record, slots): (&mut [f32], &[StoredSlot]),
         room: &mut Room,
         f: impl FnOnce(&mut HalfRow<'_>),
     ) {
-        let draws = self.draws_of(number, self.draws);
-        let mut row = HalfRow::new((self.level, self.half), draws, record, room);
+        let draws = (self.draws, self.folded_of(number));
+        let mut row = HalfRow::new((self.level, self.half), draws, slots, record, room);
         f(&mut row);
         self.note(row.unusual());
     }
 
-    /// Writes an embedding that the last update has made to the record of the row `row`.
-    pub(crate) fn write(&self, row: u32, values: &[f32], record: &mut [f32]) {
-        self.put(self.draws_of(row, self.draws), values, record);
+    /// Writes values that the last update has made to their place in the record of the row `row`.
+    pub(crate) fn write(&self, place: Place, row: u32, values: &[f32], record: &mut [f32]) {
+        let draws = self.draws_of(row, self.slot(place).draws);
+        self.note(place.write(self.level, draws, values, record));
     }
 
     /// Writes an embedding as it is after the update number `update`.
     pub(crate) fn write_as(&self, row: u32, update: u64, values: &[f32], record: &mut [f32]) {
         let draws = self.draws_of(row, Draws::new(self.seed, update));
-        self.put(draws, values, record);
+        self.note(encode(self.level, self.half, draws, values, record));
     }
 
     /// Rounds an embedding, in place, to what [`HalfRows::write_as`] would make of it.
@@ -146,33 +154,47 @@ impl HalfRows {
     }
 
     fn draws_of(&self, row: u32, draws: Draws) -> Option<RowDraws> {
+        Some(draws.of(self.folded_of(row)?))
+    }
+
+    /// What of its key a row is rounded by; to the nearest without.
+    fn folded_of(&self, row: u32) -> Option<u32> {
         (self.rounding == Rounding::Stochastic).then(|| {
             let folded = self.folded.row(row);
-            draws.of(folded.map_or(0, |folded| folded[0].to_bits()))
+            folded.map_or(0, |folded| folded[0].to_bits())
         })
     }
 
-    /// Writes a given embedding to the record of a key, rounded to the nearest, or as of an update
-    /// number 0, which there is not.
-    pub(crate) fn set(&self, rounding: Rounding, key: i64, values: &[f32], record: &mut [f32]) {
-        let draws =
-            (rounding == Rounding::Stochastic).then(|| Draws::new(self.seed, 0).of(folded(key)));
-        self.put(draws, values, record);
+    /// Writes given values to their place in the record of a key, rounded to the nearest, or as of
+    /// an update number 0, which there is not.
+    pub(crate) fn set(
+        &self,
+        rounding: Rounding,
+        (place, key): (Place, i64),
+        values: &[f32],
+        record: &mut [f32],
+    ) {
+        let draws = || Draws::new(self.seed ^ place.stream, 0).of(folded(key));
+        let draws = (rounding == Rounding::Stochastic).then(draws);
+        self.note(place.write(self.level, draws, values, record));
     }
 
-    /// Writes a given embedding to a record, rounded to the nearest.
-    pub(crate) fn set_nearest(&self, values: &[f32], record: &mut [f32]) {
-        self.put(None, values, record);
-    }
-
-    fn put(&self, draws: Option<RowDraws>, values: &[f32], record: &mut [f32]) {
-        self.note(encode(self.level, self.half, draws, values, record));
+    /// Writes given values to their place in a record, rounded to the nearest.
+    pub(crate) fn set_nearest(&self, place: Place, values: &[f32], record: &mut [f32]) {
+        self.note(place.write(self.level, None, values, record));
     }
 
     fn note(&self, found: Unusual) {
         if found != Unusual::default() {
             self.saturated.fetch_add(found.saturated, Relaxed);
             self.not_finite.fetch_add(found.not_finite, Relaxed);
+        }
+    }
+
+    /// Rounds values, in place, to what [`HalfRows::set_nearest`] would make of them.
+    pub(crate) fn round_nearest(&self, place: Place, values: &mut [f32]) {
+        if let Some(half) = place.dtype.half() {
+            round_row(self.level, half, None, values);
         }
     }
 

@@ -45,8 +45,8 @@ pub struct TableConfig {
     pub admission_sketch_bytes: u64,
 }
 
-/// As what the embeddings of a [`Table`](crate::Table) are stored. Lookups and updates have
-/// float32, whatever it is.
+/// As what the embeddings and slots of a [`Table`](crate::Table) are stored. Lookups and updates
+/// have float32, whatever it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RowStorage {
@@ -56,9 +56,24 @@ pub struct RowStorage {
     /// How an update rounds to a type of 2 bytes.
     #[serde(default)]
     pub rounding: Rounding,
-    /// How a load rounds embeddings of another type than `dtype`; `None` refuses them.
+    /// How a load rounds embeddings of another type than `dtype`, and slots of another type than
+    /// theirs; `None` refuses them.
     #[serde(default)]
     pub conversion: Option<Rounding>,
+    /// The type of the values of slots that have one for each column: float32, or bfloat16 beside a
+    /// `dtype` of 2 bytes, rounded as embeddings are. A slot of one float a row is float32.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub slot_dtype: RowDtype,
+}
+
+impl RowStorage {
+    /// The type of the values of a slot, which may be one float a row.
+    pub(crate) fn of_slot(&self, per_row: bool) -> RowDtype {
+        match per_row {
+            true => RowDtype::Float32,
+            false => self.slot_dtype,
+        }
+    }
 }
 
 impl TableConfig {
@@ -114,6 +129,17 @@ impl TableConfig {
         if bound > f64::from(dtype.largest()) {
             let message = format!("the initializer times init_param must fit {dtype}");
             return Err(refuse(&message).with("init_param", self.init_param));
+        }
+        let slot_dtype = self.row_storage.slot_dtype;
+        if slot_dtype == RowDtype::Float16 {
+            let message = "slot_dtype must be float32 or bfloat16";
+            return Err(refuse(message).with("slot_dtype", slot_dtype));
+        }
+        if slot_dtype != RowDtype::Float32 && dtype == RowDtype::Float32 {
+            let message = "a slot_dtype of 2 bytes needs a row_dtype of 2 bytes";
+            return Err(refuse(message)
+                .with("slot_dtype", slot_dtype)
+                .with("row_dtype", dtype));
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::index::Index;
 use crate::stores::{RowPart, TierSetup};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::tier::Storage;
-use crate::{Error, Ids, Kind, Partition, Pool, Result, Rounding, SlotSpec};
+use crate::{Error, Ids, Kind, Partition, Pool, Result, SlotSpec};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -490,7 +490,7 @@ impl Table {
             pages.ask();
         });
         content.name(keys, rows, rows.len());
-        let reset_slots = content.reset_slots();
+        let (embedding, reset_slots) = (content.layout.embedding(), content.reset_slots());
         let (dim, halves) = (self.dim(), content.halves.as_deref());
         pool.each(
             content.store.split(pool.parts(rows.len(), LEAST)),
@@ -504,7 +504,7 @@ impl Table {
                         None => self.config.fill_floats(key, &mut row[..dim]),
                         Some(halves) => {
                             self.config.fill_floats(key, &mut floats);
-                            halves.set(Rounding::Nearest, key, &floats, row);
+                            halves.set_nearest(embedding, &floats, row);
                         }
                     }
                     reset_slots(row);

@@ -27,11 +27,10 @@ pub struct Stats {
     /// Gradients that were dropped because their keys had been removed since the lookup; each
     /// distinct offset of an update counts once.
     pub stale: u64,
-    /// Finite values that were beyond the largest one of a `row_dtype` of 2 bytes, and became that
-    /// one. Counted since the table was made or restored.
+    /// Finite values that were beyond the largest one of a `row_dtype` or `slot_dtype` of 2 bytes,
+    /// and became that one. Counted since the table was made or restored.
     pub saturated: u64,
-    /// Infinities and not-a-numbers that were written to a `row_dtype` of 2 bytes, counted
-    /// likewise.
+    /// Infinities and not-a-numbers that were written to values of 2 bytes, counted likewise.
     pub not_finite: u64,
     /// Rows in memory and on disk; `None` for a table that is all in memory.
     pub tier: Option<TierStats>,

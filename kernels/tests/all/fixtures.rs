@@ -91,6 +91,37 @@ fn a_table_of_halves_with_a_slot_a_row_loads_with_its_values() {
 }
 
 #[test]
+fn a_table_with_slots_of_two_bytes_loads_with_its_values() {
+    let dir = fixture("version_5");
+    let described = checkpoint::inspect::describe(&dir).unwrap();
+    assert_eq!(described.version, 5);
+    assert_eq!(described.faults, []);
+    let stored = RowStorage {
+        dtype: RowDtype::Float16,
+        slot_dtype: RowDtype::Bfloat16,
+        ..RowStorage::default()
+    };
+    let table = Table::new(TableConfig {
+        row_storage: stored,
+        ..table().config().clone()
+    });
+    let (table, pool) = (table.unwrap(), Pool::new(2).unwrap());
+    assert_eq!(checkpoint::load(&table, &pool, &dir).unwrap(), 5);
+    let found = table.export().unwrap();
+    assert_eq!(found.keys, [7, -3, 1 << 62, i64::MIN, 0]);
+    let floats = || (0..15).map(|at| at as f32);
+    let embedding: Vec<f32> = floats().map(|at| at * 0.25 - 1.0).collect();
+    assert_eq!(found.embedding, embedding);
+    let [(m, of_m), (v, of_v)] = &found.slots[..] else {
+        panic!("{} slots", found.slots.len());
+    };
+    assert_eq!((&*m.name, m.per_row), ("RowwiseAdam_momentum", false));
+    assert_eq!((&*v.name, v.per_row), ("RowwiseAdam_velocity", true));
+    assert!(floats().map(|at| at * at * 0.125).eq(of_m.iter().copied()));
+    assert_eq!(of_v[..], [0.1, 0.2, 0.3, 0.4, 0.5]);
+}
+
+#[test]
 fn a_history_decides_about_keys_as_it_did_when_it_was_saved() {
     let pool = Pool::new(1).unwrap();
     for (version, has_history) in [

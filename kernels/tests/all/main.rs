@@ -10,6 +10,7 @@ mod counting;
 mod faulty;
 mod fixtures;
 mod groups;
+mod half_slots;
 mod halves;
 mod halves_adam;
 mod hostile_files;

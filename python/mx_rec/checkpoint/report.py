@@ -60,7 +60,9 @@ def listing_text(listing: Dict[str, Any]) -> str:
 def _columns_of(table: Dict[str, Any]) -> str:
     """How many columns a table has, and of which type if that is not float32."""
     stored = (table["config"] or {}).get("row_storage") or {}
-    return " ".join([_or_dash(table["dim"])] + ([stored["dtype"]] if "dtype" in stored else []))
+    types = [stored["dtype"]] if "dtype" in stored else []
+    types += ["slots " + stored["slot_dtype"]] if "slot_dtype" in stored else []
+    return " ".join([_or_dash(table["dim"])] + types)
 
 
 def verify_text(result: Dict[str, Any]) -> str:

@@ -113,6 +113,7 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
                  fusion_optimizer_var: bool = True, hashtable_threshold: int = 0,
                  admission_sketch_bytes: int = 0, row_dtype: Union[str, tf.DType] = "float32",
                  row_rounding: str = "stochastic", row_conversion: Optional[str] = None,
+                 slot_dtype: Union[str, tf.DType] = "float32",
                  optimizer_list: Union[None, Sequence[Any],
                                        tf.compat.v1.train.Optimizer] = None) -> Table:
     """Creates a table of embeddings in the present default graph.
@@ -162,13 +163,18 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
             key is never admitted later than with exact counters, but may be admitted earlier, and
             evictions report keys with rows only. docs/admission-eviction.md has the error.
         row_dtype: "float32", "bfloat16" or "float16", or the same as a tf.DType: as what embeddings
-            are kept in memory, on disk and in checkpoints. Lookups, gradients and the optimizer's
-            slots are float32 whatever it is. docs/half-rows.md says when to use which.
+            are kept in memory, on disk and in checkpoints. Lookups and gradients are float32
+            whatever it is. docs/half-rows.md says when to use which.
         row_rounding: How an update rounds to a row_dtype of 2 bytes: "stochastic", by random
             numbers that depend on the seed, the key, the column and the number of the update
             alone, or "nearest", which loses small updates.
         row_conversion: How a restore or warm start rounds the embeddings of a checkpoint whose
-            row_dtype is another: "nearest" or "stochastic"; None refuses such a checkpoint.
+            row_dtype is another, and slots whose slot_dtype is: "nearest" or "stochastic"; None
+            refuses such a checkpoint.
+        slot_dtype: "float32" or "bfloat16", or the same as a tf.DType: as what the optimizer's
+            slots of one value a column are kept, read and rounded as rows are. "bfloat16" needs a
+            row_dtype of 2 bytes and an optimizer whose steps change the rows of the batch alone;
+            docs/half-rows.md says which optimizers lose nothing by it.
         optimizer_list: Of older releases, without effect: a row has the slots of the optimizer that
             updates it. It may also be fifth by position, before device_vocabulary_size, where
             older releases have it; is_dp, enable_merge and the padding keys, which they lack, are
@@ -210,7 +216,7 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
         padding_keys=_check_padding(padding_keys, padding_keys_mask, padding_keys_len),
         padding_keys_mask=padding_keys_mask,
         padding_keys_len=None if padding_keys_len is None else int(padding_keys_len),
-        row_storage=row_storage(table_name, row_dtype, row_rounding, row_conversion),
+        row_storage=row_storage(table_name, row_dtype, slot_dtype, row_rounding, row_conversion),
         admission_sketch_bytes=_check_sketch(table_name, admission_sketch_bytes),
         ssd_data_path=_directories(ssd_data_path) if ssd_vocabulary_size > 0 else ())
     _check_storage(options, config.use_dynamic_expansion, is_shared=bool(servers))

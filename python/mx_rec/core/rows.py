@@ -1,48 +1,73 @@
-"""As what the embeddings of a table are stored: the type of their values, and how it rounds."""
+"""As what the rows of a table are stored: the types of their values, and how it rounds."""
 
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Sequence
 
 FLOAT32 = "float32"
 ROW_DTYPES = (FLOAT32, "bfloat16", "float16")
+SLOT_DTYPES = (FLOAT32, "bfloat16")
 ROUNDINGS = ("stochastic", "nearest")
 
 
-def name_of_row_dtype(what: str, row_dtype: Any) -> str:
-    """Returns the name of a type of embeddings.
+def name_of_dtype(what: str, dtype: Any, known: Sequence[str]) -> str:
+    """Returns the name of a type of embeddings or slots.
 
     Args:
         what: What it is of, for errors.
-        row_dtype: As `create_table` takes it.
+        dtype: As `create_table` takes it.
+        known: ROW_DTYPES or SLOT_DTYPES.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is none of them.
     """
-    dtype = row_dtype if isinstance(row_dtype, str) else getattr(row_dtype, "name", None)
-    if dtype not in ROW_DTYPES:
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
+    if name not in known:
         raise ValueError("{} should be one of {}, but is {!r}".format(
-            what, ", ".join(map(repr, ROW_DTYPES)), row_dtype))
-    return str(dtype)
+            what, ", ".join(map(repr, known)), dtype))
+    return str(name)
 
 
-def row_storage(table_name: str, row_dtype: Any, row_rounding: str,
+def check_slot_dtype(what: str, slot_dtype: str, row_dtype: str) -> None:
+    """Refuses slots of 2 bytes a value beside embeddings of float32.
+
+    Args:
+        what: What it is of, for errors.
+        slot_dtype: One of SLOT_DTYPES.
+        row_dtype: One of ROW_DTYPES.
+
+    Raises:
+        ValueError: If they do not go together.
+    """
+    if slot_dtype != FLOAT32 and row_dtype == FLOAT32:
+        raise ValueError("'slot_dtype' of {} is {!r}, which needs a 'row_dtype' of 2 bytes, but "
+                         "that is {!r}".format(what, slot_dtype, row_dtype))
+
+
+def row_storage(table_name: str, row_dtype: Any, slot_dtype: Any, row_rounding: str,
                 row_conversion: Optional[str]) -> Dict[str, Any]:
     """Returns what the engine is told of it: nothing of what it does anyway.
 
     Args:
         table_name: Name of the table, for errors.
         row_dtype: As `create_table` takes it.
+        slot_dtype: As `create_table` takes it.
         row_rounding: One of ROUNDINGS.
         row_conversion: One of ROUNDINGS, or None.
 
     Raises:
-        ValueError: If row_dtype is no type of embeddings.
+        ValueError: If row_dtype is no type of embeddings or slot_dtype none of slots, or they do
+            not go together.
     """
-    dtype = name_of_row_dtype("'row_dtype' of the table {!r}".format(table_name), row_dtype)
+    table = "the table {!r}".format(table_name)
+    dtype = name_of_dtype("'row_dtype' of " + table, row_dtype, ROW_DTYPES)
+    of_slots = name_of_dtype("'slot_dtype' of " + table, slot_dtype, SLOT_DTYPES)
+    check_slot_dtype(table, of_slots, dtype)
     found = {}  # type: Dict[str, Any]
     if dtype != FLOAT32:
         found["dtype"] = dtype
         if row_rounding != ROUNDINGS[0]:
             found["rounding"] = row_rounding
+    if of_slots != FLOAT32:
+        found["slot_dtype"] = of_slots
     if row_conversion is not None:
         found["conversion"] = row_conversion
     return found

@@ -137,6 +137,7 @@ class Table:
         padding_keys: Keys whose rows are never updated, without duplicates, or None.
         padding_keys_mask, padding_keys_len, admission_sketch_bytes: As given to `create_table`.
         row_dtype: "float32", "bfloat16" or "float16", as what embeddings are stored.
+        slot_dtype: "float32" or "bfloat16", as what slots of one value a column are stored.
         row_conversion: As given to `create_table`.
         optimizer: The optimizer that updates the table, once there is one.
         ext_emb_size: Floats per row with the optimizer's slots.
@@ -173,6 +174,7 @@ class Table:
         self.padding_keys_len = options.padding_keys_len
         self.admission_sketch_bytes = options.admission_sketch_bytes
         self.row_dtype = (options.row_storage or {}).get("dtype", FLOAT32)
+        self.slot_dtype = (options.row_storage or {}).get("slot_dtype", FLOAT32)
         self.row_conversion = (options.row_storage or {}).get("conversion")
         self.optimizer = None  # type: Optional[tf.compat.v1.train.Optimizer]
         self.ext_emb_size = options.dim

@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
-from mx_rec.core.rows import ROUNDINGS, ROW_DTYPES
+from mx_rec.core.rows import ROUNDINGS, ROW_DTYPES, SLOT_DTYPES
 from mx_rec.stock.options import (ALL_ROWS, BATCH_ROWS, LEAST_ROWS, SECONDS, STEPS, StockTables,
                                   checked_options)
 
@@ -100,8 +100,10 @@ _SETTINGS = (
              "name, which can be repeated".format(" or ".join(ROW_DTYPES)), _TEXTS, "TYPE"),
     _Setting("row_rounding", "how updates round to a row_dtype of 2 bytes: {} (default) or "
              "{}".format(*ROUNDINGS), _TEXT, "HOW"),
-    _Setting("row_conversion", "how rows of a checkpoint of another row_dtype, and its variables, "
-             "are rounded: {} or {}".format(*ROUNDINGS), _TEXT, "HOW"),
+    _Setting("row_conversion", "how rows and slots of a checkpoint of other types, and its "
+             "variables, are rounded: {} or {}".format(*ROUNDINGS), _TEXT, "HOW"),
+    _Setting("slot_dtype", "tables keep their slots as {} beside a row_dtype of 2 bytes; also "
+             "REGEX=TYPE".format(" or ".join(SLOT_DTYPES)), _TEXTS, "TYPE"),
     _Setting("graph_pass", "lookups are not fused and joined", _SWITCH),
     _Setting("children", "Python processes that the program starts are run the same way", _SWITCH),
 )

@@ -80,6 +80,8 @@ def report_text(name: str, chosen: List[Decision], held: Dict[str, Dict[str, int
             text += ": a table, {}".format(one.optimizer or "not trained")
             if one.row_dtype != FLOAT32:
                 text += ", {}".format(one.row_dtype)
+            if one.slot_dtype != FLOAT32:
+                text += ", slots {}".format(one.slot_dtype)
             if one.table in held:
                 numbers = held[one.table]
                 text += ", {:,} rows in {:.1f} MiB where the variable {}takes {:.1f} MiB".format(

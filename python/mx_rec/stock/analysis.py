@@ -21,7 +21,7 @@ from mx_rec.stock.fused import Piece, gradients_of, pieces_of
 from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
 from mx_rec.stock.nodes import Nodes, Output, shape_of
 from mx_rec.stock.options import (StockTables, is_chosen, is_unlimited, row_dtype_of,
-                                  thresholds_of)
+                                  slot_dtype_of, thresholds_of)
 from mx_rec.stock.parts import (Part, Placement, SavedPlace, are_together, parts_of,
                                 placement_of, with_all_parts, with_one_step, with_one_table)
 from mx_rec.stock.uses import SUMMARIES, Stays, Uses, check_reads, is_idle
@@ -31,6 +31,7 @@ VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 # Begins the reason of a variable that another Saver would have made a table.
 HAS_SAVER = "a Saver that cannot be built anew was made for it before"
 _FUSED = " from the lookups' gradients"
+_LAZY = {forms.ADAM: "; StockTables(lazy_adam=True) moves those of the batch"}
 _LONGEST_NAME = 80
 _UNLIMITED = "unlimited"
 _OPTIMIZER_OP = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]|(Resource)?Scatter(Sub|Add)$")
@@ -97,6 +98,7 @@ class StockVariable(NamedTuple):
             assignments like others then, each of all rows.
         slot_changes: Those that set its slots then.
         row_dtype: As what the table keeps its rows.
+        slot_dtype: As what it keeps its slots.
     """
 
     name: str
@@ -127,6 +129,7 @@ class StockVariable(NamedTuple):
     was_run: bool = False
     slot_changes: Sequence[str] = ()
     row_dtype: str = FLOAT32
+    slot_dtype: str = FLOAT32
 
     @property
     def first(self) -> int:
@@ -241,8 +244,8 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
             if placement.job and plan.changes:
                 raise Stays("{} sets rows of it, which tables on parameter servers do not "
                             "know".format(plan.changes[0]))
-            plan = _with_row_dtype(plan, row_dtype_of(
-                options, node.name if part is None else part.names[0]))
+            whole = node.name if part is None else part.names[0]
+            plan = _with_dtypes(plan, row_dtype_of(options, whole), slot_dtype_of(options, whole))
             if placement.job:
                 plan = _on_servers(plan)
             elif part is not None and plan.kind \
@@ -250,8 +253,7 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
                 # Each part has its update, and the table would take each for a step of all rows.
                 raise Stays("its optimizer ({}) changes all its rows in each step, which tables "
                             "that parts of a variable share do not{}".format(
-                                plan.kind, "; StockTables(lazy_adam=True) moves those of the batch"
-                                if plan.kind == forms.ADAM else ""))
+                                plan.kind, _LAZY.get(plan.kind, "")))
             slots.update(slot.variable for slot in plan.slots)
         except Stays as why:
             plan = _staying(node.name, shape, str(why))
@@ -275,12 +277,17 @@ def _check_place(node: Any, placement: Placement, is_odd_part: bool) -> None:
         raise Stays("its parts are not cut along the first dimension")
 
 
-def _with_row_dtype(plan: StockVariable, row_dtype: str) -> StockVariable:
-    """Returns the plan of a variable whose table keeps its rows as a type says."""
+def _with_dtypes(plan: StockVariable, row_dtype: str, slot_dtype: str) -> StockVariable:
+    """Returns the plan of a variable whose table keeps its rows and slots as types say."""
     if row_dtype == FLOAT32:
         return plan
-    return plan._replace(row_dtype=row_dtype, reason="{}, rows of {}".format(
-        plan.reason, row_dtype))
+    reason = "{}, rows of {}".format(plan.reason, row_dtype)
+    if slot_dtype != FLOAT32:
+        if plan.kind and optimizer_named(plan.kind).changes_all_rows:
+            raise Stays("its optimizer ({}) changes all its rows in each step, which slots of {} "
+                        "do not bear{}".format(plan.kind, slot_dtype, _LAZY.get(plan.kind, "")))
+        reason += ", slots of {}".format(slot_dtype)
+    return plan._replace(row_dtype=row_dtype, slot_dtype=slot_dtype, reason=reason)
 
 
 def _on_servers(plan: StockVariable) -> StockVariable:

@@ -233,14 +233,21 @@ class DenseSource:
         return found
 
 
-def row_dtype_of(described: Any) -> str:
-    """Returns as what a saved table has its rows.
+class RowDtypes(NamedTuple):
+    """As what rows and slots are stored."""
+
+    rows: str = FLOAT32
+    slots: str = FLOAT32
+
+
+def row_dtypes_of(described: Any) -> RowDtypes:
+    """Returns as what a saved table has its rows and slots.
 
     Args:
         described: What is on disk of it (checkpoint.tables.describe).
     """
     stored = (described["config"] or {}).get("row_storage") or {}
-    return str(stored.get("dtype", FLOAT32))
+    return RowDtypes(stored.get("dtype", FLOAT32), stored.get("slot_dtype", FLOAT32))
 
 
 def expect_conversion(one: Any, checkpoint: str) -> None:
@@ -256,7 +263,7 @@ def expect_conversion(one: Any, checkpoint: str) -> None:
     if one.plan.row_dtype != FLOAT32 and not one.table.row_conversion:
         raise tf.errors.InvalidArgumentError(
             None, None, "the table {!r} of row_dtype {!r} cannot be filled from {}: the variable "
-            "{!r} has float32 there. StockTables(row_conversion=\"nearest\") or \"stochastic\" "
+            "{!r} has other types there. StockTables(row_conversion=\"nearest\") or \"stochastic\" "
             "converts it.".format(one.table.table_name, one.plan.row_dtype, checkpoint,
                                   one.saved.name))
 
@@ -591,7 +598,8 @@ def _initial_rows(one: _Wanted, count: int, described: Sequence[Any]) -> np.ndar
     with tf.Graph().as_default() as graph:
         graph.seed = one.seed
         # Of rows of 2 bytes a value, those that were never made have such values, too.
-        table = make_table(one.plan._replace(row_dtype=row_dtype_of(described[0])))
+        table = make_table(one.plan._replace(
+            row_dtype=row_dtypes_of(described[0]).rows, slot_dtype=FLOAT32))
         filling = make_filling(table, described[0]["dim"], ())
         with tf.compat.v1.Session(config=alone()) as session:
             return dense_value(session, filling, count)

@@ -394,7 +394,7 @@ def make_table(plan: StockVariable, options: StockTables = StockTables(),
         ssd_vocabulary_size=on_disk, ssd_data_path=directories, is_save=True, is_dp=False,
         init_param=1.0, all2all_gradients_op="sum_gradients", padding_keys=None,
         padding_keys_mask=False, padding_keys_len=None,
-        row_storage=row_storage(plan.table, plan.row_dtype, options.row_rounding,
+        row_storage=row_storage(plan.table, plan.row_dtype, plan.slot_dtype, options.row_rounding,
                                 options.row_conversion),
         admission_sketch_bytes=0 if servers else sketch_of(options, plan.name))
     settings = Settings._single_instance  # pylint: disable=protected-access

@@ -6,7 +6,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 from mx_rec.constants.constants import (DEFAULT_EVICT_TIME_INTERVAL, MAX_INT32,
                                           MAX_SKETCH_BYTES, MAX_VOCABULARY_SIZE,
                                           MIN_SKETCH_BYTES)
-from mx_rec.core.rows import FLOAT32, ROUNDINGS, name_of_row_dtype
+from mx_rec.core.rows import (FLOAT32, ROUNDINGS, ROW_DTYPES, SLOT_DTYPES, check_slot_dtype,
+                               name_of_dtype)
 from mx_rec.state.feature_spec import normal_thresholds
 from mx_rec.validator.validator import Bool, Int, is_int
 
@@ -63,8 +64,10 @@ class StockTables(NamedTuple):
         row_dtype: As what the rows of tables are kept, "bfloat16" or "float16" (docs/half-rows.md),
             in the forms of `access_threshold`; "float32" and None: as variables are.
         row_rounding: How updates round to a row_dtype of 2 bytes: "stochastic" or "nearest".
-        row_conversion: How rows of a checkpoint of another row_dtype, and the float32 variables of
-            one, are rounded: "nearest" or "stochastic"; None refuses them.
+        row_conversion: How rows and slots of a checkpoint of other types, and the float32 variables
+            of one, are rounded: "nearest" or "stochastic"; None refuses them.
+        slot_dtype: As what slots are kept beside a row_dtype of 2 bytes, "bfloat16", in the same
+            forms; "float32" and None: as variables are.
     """
 
     names: Sequence[str] = (".*",)
@@ -84,6 +87,7 @@ class StockTables(NamedTuple):
     row_dtype: _RowDtype = None
     row_rounding: str = ROUNDINGS[0]
     row_conversion: Optional[str] = None
+    slot_dtype: _RowDtype = None
 
 
 def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -> Any:
@@ -138,8 +142,12 @@ def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -
         if getattr(options, name) not in known:
             raise ValueError("{!r} of stock_tables should be {}, but is {!r}".format(
                 name, " or ".join(map(repr, known)), getattr(options, name)))
+    row_dtype = _dtypes("row_dtype", options.row_dtype, ROW_DTYPES)
+    slot_dtype = _dtypes("slot_dtype", options.slot_dtype, SLOT_DTYPES)
+    if not isinstance(row_dtype, dict) and not isinstance(slot_dtype, dict):
+        check_slot_dtype("stock_tables", slot_dtype or FLOAT32, row_dtype or FLOAT32)
     return options._replace(names=names, least_rows=int(options.least_rows),
-                            row_dtype=_row_dtypes(options.row_dtype),
+                            row_dtype=row_dtype, slot_dtype=slot_dtype,
                             memory_rows=int(options.memory_rows), ssd_data_path=tuple(paths),
                             unlimited_ids=unlimited)
 
@@ -176,14 +184,15 @@ def _check_admission(options: StockTables) -> None:
                          "None: with an 'eviction_threshold' one of them is needed")
 
 
-def _row_dtypes(value: Any) -> _RowDtype:
-    """Returns types of rows by their names."""
+def _dtypes(argument: str, value: Any, known: Sequence[str]) -> _RowDtype:
+    """Returns types of rows or slots by their names."""
     def name(one: Any) -> Optional[str]:
-        return None if one is None else name_of_row_dtype("'row_dtype' of stock_tables", one)
+        return None if one is None else name_of_dtype(
+            "{!r} of stock_tables".format(argument), one, known)
 
     if not isinstance(value, dict):
         return name(value)
-    _expressions("row_dtype' of 'stock_tables", list(value))
+    _expressions(argument + "' of 'stock_tables", list(value))
     return {regex: name(one) for regex, one in value.items()}
 
 
@@ -244,6 +253,22 @@ def row_dtype_of(options: StockTables, name: str) -> str:
     return _of_name(options.row_dtype, name) or FLOAT32
 
 
+def slot_dtype_of(options: StockTables, name: str) -> str:
+    """Returns as what the slots of the table of a variable are kept.
+
+    Args:
+        options: From `checked_options`.
+        name: Name of the variable's op.
+
+    Raises:
+        ValueError: If its rows are none of 2 bytes, and the slots are.
+    """
+    slot_dtype = _of_name(options.slot_dtype, name) or FLOAT32
+    check_slot_dtype("stock_tables, variable {!r},".format(name), slot_dtype,
+                     row_dtype_of(options, name))
+    return slot_dtype
+
+
 def thresholds_of(options: StockTables, name: str) -> Tuple[int, int]:
     """Returns the access and the eviction threshold of a variable, -1 for none.
 
@@ -270,4 +295,4 @@ def _of_name(value: Any, name: str) -> Any:
 
 __all__ = ["ALL_ROWS", "BATCH_ROWS", "LEAST_ROWS", "SECONDS", "STEPS", "StockTables",
            "checked_options", "is_chosen", "is_unlimited", "row_dtype_of", "sketch_of",
-           "thresholds_of"]  # type: List[str]
+           "slot_dtype_of", "thresholds_of"]  # type: List[str]

@@ -31,6 +31,7 @@ class Decision(NamedTuple):
         slots: Names of the optimizer's slots.
         bytes: What the variable and its slots take as variables.
         row_dtype: As what its table keeps the rows.
+        slot_dtype: As what it keeps the slots.
         reason: Why it is a table, or stays.
     """
 
@@ -41,6 +42,7 @@ class Decision(NamedTuple):
     slots: List[str]
     bytes: int
     row_dtype: str
+    slot_dtype: str
     reason: str
 
 
@@ -63,7 +65,8 @@ def _note(chosen: List[StockVariable]) -> None:
         floats = int(np.prod(plan.shape, dtype=np.int64)) * (1 + len(plan.slots))
         _decided[plan.name] = Decision(
             plan.name, list(plan.shape), plan.table if plan.converts else "", plan.kind,
-            [slot.name for slot in plan.slots], 4 * floats, plan.row_dtype, plan.reason)
+            [slot.name for slot in plan.slots], 4 * floats, plan.row_dtype,
+            plan.slot_dtype, plan.reason)
 
 
 def convert_graph(graph: tf.Graph, trains: bool,

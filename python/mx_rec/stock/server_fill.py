@@ -62,7 +62,7 @@ def tables_on_disk(found: Sequence[Any], checkpoint: str,
 def _write(parts: List[Any], read: Callable[[Any], List[np.ndarray]], path: str) -> None:
     """Saves a table that has the rows of the parts of a variable."""
     # It has what the variables have, and a load converts it.
-    plan = parts[0].plan._replace(row_dtype=FLOAT32)
+    plan = parts[0].plan._replace(row_dtype=FLOAT32, slot_dtype=FLOAT32)
     with tf.Graph().as_default() as graph:
         table = make_table(plan)
         filling = make_filling(table, plan.dim, plan.slots)

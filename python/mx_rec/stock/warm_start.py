@@ -20,14 +20,13 @@ import tensorflow as tf
 from mx_rec.base.log import logger
 from mx_rec.checkpoint import tables
 from mx_rec.checkpoint.chains import chain_of
-from mx_rec.core.rows import FLOAT32
 from mx_rec.edits.replacing import replace_waiting
 from mx_rec.edits.wiring import forget_variables
 from mx_rec.ops import library
 from mx_rec.stock.admission import RowRules, SavedHistory, started_clock
 from mx_rec.stock.analysis import plan_variables, product, table_name
-from mx_rec.stock.checkpoints import (expect_conversion, history_of, initial_rows, row_dtype_of,
-                                      saved_rows, write_checkpoint)
+from mx_rec.stock.checkpoints import (expect_conversion, history_of, RowDtypes, initial_rows,
+                                      row_dtypes_of, saved_rows, write_checkpoint)
 from mx_rec.stock.convert import ConvertedVariable, converted, saved_places, saved_slices
 from mx_rec.stock.dense import start_with_values
 from mx_rec.stock.options import StockTables
@@ -134,14 +133,14 @@ class _Start(NamedTuple):
         slots: The slots to load from it.
         values: The values of the variable, as "", and of slots by name.
         source: The checkpoint.
-        row_dtype: As what it has the rows that are values.
+        dtypes: As what it has the rows and slots that are values.
     """
 
     path: Optional[str]
     slots: List[str]
     values: Dict[str, tf.Tensor]
     source: str
-    row_dtype: str = FLOAT32
+    dtypes: RowDtypes = RowDtypes()
 
 
 # Before the conversion -----------------------------------------------------------------------
@@ -277,7 +276,8 @@ class VariableStarts:
             prefix = self._write(source, written)
             self._set(source, lambda: self._run(source, prefix, [
                 group for one in written.values() for group in one.groups.values()], groups),
-                      {name: row_dtype_of(one.saved.described[0]) for name, one in written.items()})
+                      {name: row_dtypes_of(one.saved.described[0])
+                       for name, one in written.items()})
         for one in loads.values():
             self._load(source, one)
 
@@ -359,10 +359,10 @@ class VariableStarts:
                     settings(source.vocabulary), settings(source.previous))
 
     def _set(self, source: Any, run: Callable[[], None],
-             row_dtypes: Optional[Dict[str, str]] = None) -> None:
+             row_dtypes: Optional[Dict[str, RowDtypes]] = None) -> None:
         """Runs TensorFlow's warm start, and takes what it would set of variables that are tables.
 
-        `row_dtypes` is as what the source has the rows of those that are tables there, by name.
+        `row_dtypes` is as what the source has those that are tables there, by name.
         """
         objects = {variable.op.name: variable for one in converted(self._graph)
                    for values in one.objects.values() for variable in values}
@@ -380,15 +380,15 @@ class VariableStarts:
             values.setdefault(one.plan.name, {})[slot] = made.inputs[1]
         for name, found in values.items():
             old = self._starts.get(name)
-            row_dtype = (row_dtypes or {}).get(self._by_part[name][0].saved.name, FLOAT32)
+            dtypes = (row_dtypes or {}).get(self._by_part[name][0].saved.name, RowDtypes())
             if "" not in found and old is not None:
                 if old.path is not None:
                     raise ValueError(
                         "the variable {!r} cannot start with the rows of {} and the slots {} of "
                         "{}: let both come from one checkpoint.".format(
                             name, old.source, ", ".join(sorted(found)), source.checkpoint))
-                found, row_dtype = dict(old.values, **found), old.row_dtype
-            self._starts[name] = _Start(None, [], found, source.checkpoint, row_dtype)
+                found, dtypes = dict(old.values, **found), old.dtypes
+            self._starts[name] = _Start(None, [], found, source.checkpoint, dtypes)
 
     def _refuse_other_ids(self, source: Any, groups: Sequence[_Group]) -> None:
         """Refuses variables as rows of tables by ids that are not theirs."""
@@ -474,8 +474,8 @@ class VariableStarts:
         time is in memory."""
         values = dict(start.values)
         rows = values.pop("", None)
-        saved = rows is not None and start.row_dtype != one.plan.row_dtype
-        if saved:
+        saved = rows is not None and start.dtypes.rows != one.plan.row_dtype
+        if saved or values and start.dtypes.slots != one.plan.slot_dtype:
             expect_conversion(one, start.source)
         for value in start.values.values():
             for op in _readers_of(value.op):

@@ -45,10 +45,11 @@ class TableStats(NamedTuple):
             ahead of its step does not count.
         given_up: Batches ahead that left their rows to their steps, because memory had no room for
             them or a batch before them needed it.
-        saturated: Finite values beyond the largest one of a row_dtype of 2 bytes (65,504 of
-            float16), which became that one. Counted since the table was made or restored.
-        not_finite: Infinities and not-a-numbers that were written to a row_dtype of 2 bytes,
-            counted likewise.
+        saturated: Finite values beyond the largest one of a row_dtype or slot_dtype of 2 bytes
+            (65,504 of float16), which became that one. Counted since the table was made or
+            restored.
+        not_finite: Infinities and not-a-numbers that were written to values of 2 bytes, counted
+            likewise.
     """
 
     rows: int

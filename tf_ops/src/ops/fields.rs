@@ -223,7 +223,7 @@ impl OpKernel for WriteRows {
             Attr {
                 spec: "sets: int = 0",
                 doc: "Whether the new values are given, not what an update has made of the row: \
-                      embeddings of 2 bytes a value are rounded to the nearest.",
+                      values of 2 bytes are rounded to the nearest.",
             },
         ],
         errors: ERRORS,

@@ -41,9 +41,10 @@ impl OpKernel for MakeTable {
               object with ram_rows (1 to 2000000000) and directories (one or more): rows beyond \
               ram_rows are then in files there, which hold nothing that outlives the table. With \
               direct: true in it they are read past the page cache. It may have row_storage, an \
-              object with dtype (float32, bfloat16 or float16), rounding (stochastic or nearest: \
-              of updates) and conversion (the same, or null: how a restore rounds embeddings of \
-              another type, which it refuses without): as what embeddings are stored. A part on a \
+              object with dtype (float32, bfloat16 or float16), slot_dtype (float32 or bfloat16), \
+              rounding (stochastic or nearest: of updates) and conversion (the same, or null: how \
+              a restore rounds values of another type, which it refuses without): as what \
+              embeddings and slots are stored. A part on a \
               parameter server may have any_seed: true: its seed is nobody's choice, and whoever \
               names the part by another finds it.",
         inputs: &[

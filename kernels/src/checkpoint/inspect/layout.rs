@@ -193,12 +193,14 @@ impl Layout {
         }
         let rows = counted.or(is_told.then_some(manifest.rows));
         let mut dim = is_told.then_some(manifest.dim);
-        let float = RowDtype::Float32;
+        let (float, stored) = (RowDtype::Float32, manifest.stored);
         let mut parts = vec![part(&keys, (KEY, float), Some(KEY_BYTES), rows, &mut fault)];
-        let of_slots = slots.iter();
-        let of_slots = of_slots.map(|slot| (slot.name.as_str(), slot.per_row, float));
+        let of_slots = slots.iter().map(|slot| {
+            let dtype = stored.of_slot(slot.per_row);
+            (slot.name.as_str(), slot.per_row, dtype)
+        });
         for (name, per_row, dtype) in
-            std::iter::once((EMBEDDING, false, manifest.row_dtype)).chain(of_slots)
+            std::iter::once((EMBEDDING, false, stored.dtype)).chain(of_slots)
         {
             let path = dir.join(name);
             let count = if per_row { Some(1) } else { dim };

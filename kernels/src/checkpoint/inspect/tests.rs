@@ -426,7 +426,7 @@ fn a_manifest_that_does_not_fit_is_told_and_the_files_are_read_without_it() {
     let path = temp.at("manifest.json");
     let text = fs::read_to_string(&path).unwrap();
     for (from, to, word) in [
-        ("\"version\":2", "\"version\":5", "of another version"),
+        ("\"version\":2", "\"version\":6", "of another version"),
         ("\"rows\":2", "\"rows\":3", "another number of rows"),
         ("\"rows\":2", "\"rows\":-2", "cannot be understood"),
         ("\"dim\":2", "\"dim\":3", "another dim"),

@@ -1,6 +1,6 @@
 //! The rows of a table, and which of them are in use.
 
-use crate::halves::Unusual;
+use crate::halves::{Place, Unusual};
 use crate::index::Index;
 use crate::stores::{no_frames, HalfRows, RowPart, Store, Waiting};
 use crate::sync::{RwLock, RwLockReadGuard};
@@ -23,8 +23,8 @@ const LEAST: usize = 4096;
 /// Runs of free rows of at least this many bytes are given back.
 const RUN_BYTES: usize = 256 << 10;
 
-/// Where slots start in a record, in words.
-pub(crate) type Starts = SmallVec<[usize; 4]>;
+/// Where slots are in a record.
+pub(crate) type Places = SmallVec<[Place; 4]>;
 
 /// Rows `[embedding | slot 1 | slot 2 ..]` with the bookkeeping of free ones.
 pub(crate) struct Content {
@@ -382,20 +382,19 @@ impl Content {
         &self.frozen
     }
 
-    /// Where each of `wanted` starts in a record, in words. Slots that the rows lack are added: all
-    /// rows move once.
+    /// Where each of `wanted` is in a record. Slots that the rows lack are added: all rows move
+    /// once.
     ///
     /// # Errors
     /// `ResourceExhausted`; `InvalidArgument` for a slot that the rows have with a float for each
-    /// column where one for the row is wanted, or the other way round, and for an optimizer with a
-    /// `decay` if embeddings have 2 bytes a value. Nothing changed.
-    pub(crate) fn slots_for(&mut self, wanted: &[SlotSpec]) -> Result<Starts> {
+    /// column where one for the row is wanted, or the other way round. Nothing changed.
+    pub(crate) fn slots_for(&mut self, wanted: &[SlotSpec]) -> Result<Places> {
         let found = wanted.iter().map(|spec| {
             let at = self.slots.iter().position(|slot| slot.is(spec))?;
-            Some(self.layout.start(&self.slots, at))
+            self.layout.slots(&self.slots).nth(at)
         });
-        if let Some(starts) = found.collect() {
-            return Ok(starts);
+        if let Some(places) = found.collect() {
+            return Ok(places);
         }
         let known = self.slots.len();
         let mut slots = self.slots.clone();
@@ -423,11 +422,8 @@ impl Content {
         let layout = self.layout;
         if slots.len() > known {
             self.changes.fit(self.store.rows())?;
-            let (dim, width) = (layout.dim, self.store.width());
-            let wider = layout.width(&slots);
-            self.store.widen(wider, self.capacity, |row| {
-                fill_slots(&mut row[width..], dim, &slots[known..]);
-            })?;
+            let (wider, fill) = (layout.width(&slots), filler(layout, &slots, known));
+            self.store.widen(wider, self.capacity, fill)?;
         }
         if slots.len() > known {
             // Every row has more than it had.
@@ -435,11 +431,11 @@ impl Content {
         }
         self.slots = slots;
         self.initials += u64::from(changed);
-        let places = places.into_iter();
-        Ok(places.map(|at| layout.start(&self.slots, at)).collect())
+        let all: Places = layout.slots(&self.slots).collect();
+        Ok(places.into_iter().map(|at| all[at]).collect())
     }
 
-    /// Begins a step of an optimizer whose slots are at `starts`. All rows in memory catch up if it
+    /// Begins a step of an optimizer whose slots are at `slots`. All rows in memory catch up if it
     /// cannot be one more of the steps before, and those on disk if they cannot wait longer.
     ///
     /// # Errors
@@ -449,14 +445,17 @@ impl Content {
         &mut self,
         pool: &Pool,
         decay: Option<Decay>,
-        starts: &[usize],
+        slots: &[Place],
     ) -> Result<()> {
         let rows = self.store.rows();
         self.changes.fit(rows)?;
         if let Some(waiting) = &mut self.waiting {
             waiting.fit(rows)?;
         }
-        if let Some((decay, starts)) = decay.zip(starts.first_chunk::<2>().copied()) {
+        let starts = slots
+            .first_chunk::<2>()
+            .map(|slots| slots.map(|slot| slot.start));
+        if let Some((decay, starts)) = decay.zip(starts) {
             let waiting = self.waiting.as_ref();
             if !waiting.is_some_and(|one| one.takes(&decay, starts, rows)) {
                 let goes_on = waiting.is_some_and(|one| one.goes_on(starts, rows));
@@ -525,9 +524,7 @@ impl Content {
 
     /// Writes the initial values of all slots of a row.
     pub(crate) fn reset_slots(&self) -> impl Fn(&mut [f32]) + Sync + use<> {
-        let (Layout { dim, .. }, words) = (self.layout, self.layout.words());
-        let slots = self.slots.clone();
-        move |row| fill_slots(&mut row[words..], dim, &slots)
+        filler(self.layout, &self.slots, 0)
     }
 
     /// [`Content::reset_slots`] of some rows.
@@ -589,10 +586,14 @@ pub(in crate::table) fn other_width(slot: &SlotSpec) -> Error {
         .with("a_float_for_each", has)
 }
 
-fn fill_slots(mut values: &mut [f32], dim: usize, slots: &[SlotSpec]) {
-    for spec in slots {
-        let (slot, rest) = values.split_at_mut(spec.floats(dim));
-        slot.fill(spec.initial);
-        values = rest;
+/// What writes the initial values of the slots number `first` and on of a record.
+fn filler(layout: Layout, slots: &[SlotSpec], first: usize) -> impl Fn(&mut [f32]) + Sync + use<> {
+    let initials = slots.iter().map(|slot| slot.initial);
+    let slots = layout.slots(slots).zip(initials).skip(first);
+    let slots: SmallVec<[(Place, f32); 4]> = slots.collect();
+    move |record| {
+        for (place, initial) in &slots {
+            place.fill(*initial, record);
+        }
     }
 }

@@ -1,38 +1,67 @@
 //! Where in a record, the words of 4 bytes that a store keeps for a row, its embedding and its
 //! slots are.
 
-use crate::{RowDtype, SlotSpec, TableConfig};
+use crate::halves::{stream, Place};
+use crate::{RowStorage, SlotSpec, TableConfig};
 
-/// `[embedding | slot 1 | slot 2 ..]`. An embedding of 2 bytes a value takes half as many words,
-/// rounded up; a slot is a float for each column, or one for the row.
+/// `[embedding | slot 1 | slot 2 ..]`, each of values of its own type, of which those of 2 bytes
+/// take half as many words, rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Values of the embedding.
     pub(crate) dim: usize,
-    /// Their type.
-    pub(crate) dtype: RowDtype,
+    /// The types.
+    stored: RowStorage,
 }
 
 impl Layout {
     /// That of a table's rows.
     pub(crate) fn of(config: &TableConfig) -> Layout {
-        let (dim, dtype) = (config.dim, config.row_storage.dtype);
-        Layout { dim, dtype }
+        let (dim, stored) = (config.dim, config.row_storage);
+        Layout { dim, stored }
+    }
+
+    /// The embedding.
+    pub(crate) fn embedding(self) -> Place {
+        Place {
+            start: 0,
+            count: self.dim,
+            dtype: self.stored.dtype,
+            stream: 0,
+        }
+    }
+
+    /// The slots.
+    pub(crate) fn slots(self, slots: &[SlotSpec]) -> impl Iterator<Item = Place> + Clone + '_ {
+        let mut start = self.words();
+        slots.iter().map(move |slot| {
+            let place = self.slot(slot, start);
+            start += place.words();
+            place
+        })
+    }
+
+    fn slot(self, slot: &SlotSpec, start: usize) -> Place {
+        Place {
+            start,
+            count: slot.floats(self.dim),
+            dtype: self.stored.of_slot(slot.per_row),
+            stream: stream(&slot.name),
+        }
     }
 
     /// Words of the embedding.
     pub(crate) fn words(self) -> usize {
-        self.dtype.words(self.dim)
+        self.embedding().words()
     }
 
     /// Words of a record.
     pub(crate) fn width(self, slots: &[SlotSpec]) -> usize {
-        self.start(slots, slots.len())
+        self.words() + self.slots(slots).map(Place::words).sum::<usize>()
     }
 
-    /// Where slot `at` starts.
-    pub(crate) fn start(self, slots: &[SlotSpec], at: usize) -> usize {
-        let before = slots.iter().take(at);
-        self.words() + before.map(|slot| slot.floats(self.dim)).sum::<usize>()
+    /// What is read of a slot in a new row.
+    pub(crate) fn initial(self, slot: &SlotSpec) -> f32 {
+        self.slot(slot, 0).nearest(slot.initial)
     }
 }

@@ -4,17 +4,19 @@ use crate::batch::by_key::ByKey;
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
 use crate::mem::{rows_ahead, rows_at_once, NONE};
-use crate::optim::Room;
+use crate::optim::{Room, StoredSlot};
 use crate::pool::{ranges, Parts};
 use crate::stores::{HalfRows, Part, RowPart, Waiting};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::table::disk::expect_all;
 use crate::table::engine::{zeros, LockedIndex};
-use crate::table::rows::content::{Content, Starts};
+use crate::table::rows::content::{Content, Places};
 use crate::table::rows::offset::Unfit;
 use crate::table::{LookupGradients, RowGradients, Table, Target};
-use crate::{Columns, Error, Ids, Pool, Result, Rounding, RowDtype, RowOptimizer, SlotSpec};
-use smallvec::smallvec;
+use crate::{
+    Columns, Error, Ids, Pool, Result, Rounding, RowDtype, RowOptimizer, RowStorage, SlotSpec,
+};
+use smallvec::{smallvec, SmallVec};
 use std::ops::Range;
 
 /// A thread should have at least so many gradients: to wake another one takes as long as several
@@ -94,23 +96,41 @@ impl Table {
         let storage = self.config().row_storage;
         let rounding = match storage.dtype {
             RowDtype::Float32 => Rounding::Nearest,
-            _ => self.conversion_of(RowDtype::Float32)?,
+            _ => self.conversion_of(RowStorage::default(), None)?,
         };
         self.assign_as(pool, ids, rows, rounding)
     }
 
-    /// How embeddings of a checkpoint, of another type than the table's, are rounded.
-    pub(crate) fn conversion_of(&self, saved: RowDtype) -> Result<Rounding> {
+    /// How values of a checkpoint, of embeddings or slots of another type than the table's, are
+    /// rounded.
+    /// `slot` is one of another type.
+    pub(crate) fn conversion_of(
+        &self,
+        saved: RowStorage,
+        slot: Option<&SlotSpec>,
+    ) -> Result<Rounding> {
         let storage = self.config().row_storage;
         storage.conversion.ok_or_else(|| {
-            Error::invalid(
-                "the checkpoint has rows of another type than the table: \
+            let what = match saved.dtype == storage.dtype {
+                true => "slots",
+                false => "rows",
+            };
+            let error = Error::invalid(format!(
+                "the checkpoint has {what} of another type than the table: \
                  row_conversion=\"nearest\" or \"stochastic\" of create_table or StockTables \
-                 converts them",
-            )
-            .with("table", &self.config().name)
-            .with("checkpoint_row_dtype", saved)
-            .with("row_dtype", storage.dtype)
+                 converts them"
+            ));
+            let error = error
+                .with("table", &self.config().name)
+                .with("checkpoint_row_dtype", saved.dtype)
+                .with("row_dtype", storage.dtype);
+            match slot {
+                None => error,
+                Some(slot) => error
+                    .with("slot", &slot.name)
+                    .with("checkpoint_slot_dtype", saved.slot_dtype)
+                    .with("slot_dtype", storage.slot_dtype),
+            }
         })
     }
 
@@ -143,7 +163,7 @@ impl Table {
         let dealt = self.deal(pool, content, ids.len(), offset)?;
         let room = content.changes.fit(content.store.rows());
         room.map_err(|error| error.with("table", &self.config().name))?;
-        let reset_slots = content.reset_slots();
+        let (embedding, reset_slots) = (content.layout.embedding(), content.reset_slots());
         let halves = content.halves.as_deref();
         let parts = content.store.split(dealt.owners);
         pool.each(parts.into_iter().enumerate(), |(owner, mut part)| {
@@ -155,7 +175,7 @@ impl Table {
                         None => row[..dim].copy_from_slice(values),
                         Some(halves) => {
                             let key = ids.get(position as usize);
-                            halves.set(rounding, key, values, row);
+                            halves.set(rounding, (embedding, key), values, row);
                         }
                     }
                     reset_slots(row);
@@ -250,11 +270,31 @@ impl Table {
         })
     }
 
+    /// Refuses an optimizer that lets rows wait where slots have 2 bytes a value.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with the table's name.
+    pub(in crate::table) fn expect_bearable(&self, optimizer: &dyn RowOptimizer) -> Result<()> {
+        let slot_dtype = self.config().row_storage.slot_dtype;
+        if slot_dtype == RowDtype::Float32 || optimizer.decay().is_none() {
+            return Ok(());
+        }
+        let message = "an optimizer whose steps change rows without a gradient needs slots of \
+                       float32: slot_dtype of create_table or StockTables";
+        let slots = optimizer.slots();
+        let names: Vec<_> = slots.iter().map(|slot| slot.name.as_ref()).collect();
+        Err(Error::invalid(message)
+            .with("table", &self.config().name)
+            .with("slot_dtype", slot_dtype)
+            .with("slots", names.join(", ")))
+    }
+
     /// Makes a content ready for a step of an optimizer with these slots: adds those that its rows
     /// lack, and lets rows catch up that cannot wait longer.
     ///
     /// # Errors
-    /// As [`Content::slots_for`] and [`Content::begin_step`], with the table's name.
+    /// As [`Table::expect_bearable`], [`Content::slots_for`] and [`Content::begin_step`], with the
+    /// table's name.
     pub(in crate::table) fn begin_step<'o>(
         &self,
         pool: &Pool,
@@ -262,9 +302,10 @@ impl Table {
         optimizer: &'o dyn RowOptimizer,
         slots: &[SlotSpec],
     ) -> Result<Step<'o>> {
-        let step = content.slots_for(slots).and_then(|starts| {
-            content.begin_step(pool, optimizer.decay(), &starts)?;
-            Ok(Step { optimizer, starts })
+        self.expect_bearable(optimizer)?;
+        let step = content.slots_for(slots).and_then(|slots| {
+            content.begin_step(pool, optimizer.decay(), &slots)?;
+            Ok(Step { optimizer, slots })
         });
         step.map_err(|error| error.with("table", &self.config().name))
     }
@@ -278,7 +319,7 @@ impl Table {
         grads: &impl Gradients,
         step: &Step<'_>,
     ) -> u64 {
-        let Step { optimizer, starts } = step;
+        let Step { optimizer, slots } = step;
         let decay = optimizer.decay();
         self.keys()
             .counters
@@ -290,6 +331,10 @@ impl Table {
         let frozen = content.frozen().to_vec();
         let updated = AtomicU64::new(0);
         let halves = content.halves.as_deref();
+        let starts: SmallVec<[usize; 4]> = slots.iter().map(|slot| slot.start).collect();
+        let slots: SmallVec<[StoredSlot; 4]> = halves.map_or_else(SmallVec::new, |halves| {
+            slots.iter().map(|&slot| halves.slot(slot)).collect()
+        });
         let waiting = content.waiting.as_deref();
         let width = content.store.width();
         let parts = content.store.split(dealt.owners);
@@ -303,10 +348,11 @@ impl Table {
             let job = Job {
                 dim: self.dim(),
                 halves,
+                slots: &slots,
                 width,
                 grads,
                 optimizer: *optimizer,
-                starts,
+                starts: &starts,
                 frozen: &frozen,
                 waiting,
                 steps: usize::from(decay.is_some()),
@@ -330,7 +376,7 @@ impl Table {
 pub(in crate::table) struct Step<'o> {
     optimizer: &'o dyn RowOptimizer,
     /// Where its slots start in a record.
-    starts: Starts,
+    slots: Places,
 }
 
 /// Pairs of a row and its position in the batch, by range of the batch and by owner of the row.
@@ -432,6 +478,8 @@ struct Job<'a, G> {
     dim: usize,
     /// Of a table whose embeddings have 2 bytes a value.
     halves: Option<&'a HalfRows>,
+    /// The slots of such a table.
+    slots: &'a [StoredSlot],
     /// Words of a row.
     width: usize,
     grads: &'a G,
@@ -497,8 +545,8 @@ impl<G: Gradients> Job<'_, G> {
             }
             match self.halves {
                 None => self.optimizer.update(row, self.starts, grad),
-                Some(halves) => halves.update(of_row, row, &mut room, |row| {
-                    self.optimizer.update_half(row, self.starts, grad);
+                Some(halves) => halves.update(of_row, (row, self.slots), &mut room, |row| {
+                    self.optimizer.update_half(row, grad);
                 }),
             }
             updated += 1;

@@ -1,7 +1,9 @@
 //! Updates that are computed outside of the table: reads fields of the rows of a batch, and writes
 //! them back.
 
+use crate::halves::Place;
 use crate::mem::NONE;
+use crate::simd::Level;
 use crate::stores::RowPart;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::RwLockReadGuard;
@@ -10,7 +12,7 @@ use crate::table::rows::key_map::KeyMap;
 use crate::table::rows::offset::Unfit;
 use crate::table::verbs::apply::distinct;
 use crate::table::Table;
-use crate::{Pool, Result, SlotSpec};
+use crate::{Pool, Result, RowDtype, SlotSpec};
 
 /// A part of a row that an update reads and writes: `dim` floats.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,20 +69,19 @@ impl BatchRows<'_> {
     pub fn read(&self, pool: &Pool, field: &Field, out: &mut [f32]) -> Result<()> {
         let dim = self.table.dim();
         self.table.floats("out", out.len(), self.rows.len())?;
-        let (layout, halves) = (self.content.layout, self.content.halves.as_deref());
-        let (start, halves) = match field {
-            Field::Embedding => (0, halves),
+        let (layout, level) = (self.content.layout, Level::detect());
+        let place = match field {
+            Field::Embedding => layout.embedding(),
             Field::Slot(spec) => {
                 let slots = &self.content.slots;
-                match slots.iter().position(|slot| slot.name == spec.name) {
-                    Some(at) if slots[at].per_row != spec.per_row => {
-                        return Err(
-                            other_width(&slots[at]).with("table", &self.table.config().name)
-                        );
+                let found = slots.iter().zip(layout.slots(slots));
+                match { found }.find(|(slot, _)| slot.name == spec.name) {
+                    Some((slot, _)) if slot.per_row != spec.per_row => {
+                        return Err(other_width(slot).with("table", &self.table.config().name));
                     }
-                    Some(at) => (layout.start(slots, at), None),
+                    Some((_, place)) => place,
                     None => {
-                        out.fill(spec.initial);
+                        out.fill(layout.initial(spec));
                         return Ok(());
                     }
                 }
@@ -96,10 +97,7 @@ impl BatchRows<'_> {
                     let halves = self.content.halves.as_deref();
                     row = waiting.caught_up(number, row, halves, &mut now);
                 }
-                match halves {
-                    Some(halves) => halves.read(row, out),
-                    None => out.copy_from_slice(&row[start..start + dim]),
-                }
+                place.read(level, row, out);
             }
             Ok(())
         })
@@ -165,8 +163,8 @@ impl Table {
     /// A float that is still the old one becomes the new one. One that somebody changed since it
     /// was read gets the difference between new and old: of two updates at once none is lost.
     /// Slots that rows lack are added first. Rows of frozen keys do not change. Rows whose key was
-    /// removed since are left out and counted in [`Stats`](crate::Stats). A `row_dtype` of 2 bytes
-    /// gets the nearest values if they `are_given`, and are not what an update makes of a row.
+    /// removed since are left out and counted in [`Stats`](crate::Stats). Values of 2 bytes become
+    /// the nearest ones if they `are_given`, and are not what an update makes of a row.
     ///
     /// # Errors
     /// `InvalidArgument` for a wrong length or an offset that this table has not given out,
@@ -198,10 +196,11 @@ impl Table {
             .slots_for(&slots)
             .map_err(|error| error.with("table", &self.config().name))?
             .into_iter();
-        let starts: Vec<usize> = fields
+        let embedding = content.layout.embedding();
+        let places: Vec<Place> = fields
             .iter()
             .map(|update| match update.field {
-                Field::Embedding => 0,
+                Field::Embedding => embedding,
                 Field::Slot(_) => slots.next().expect("the place of every slot"),
             })
             .collect();
@@ -217,11 +216,12 @@ impl Table {
         let updated = AtomicU64::new(0);
         let content = &mut *content;
         let waiting = content.waiting.as_deref();
-        let halves = content.halves.as_deref();
+        let (halves, level) = (content.halves.as_deref(), Level::detect());
         let parts = content.store.split(dealt.owners);
         pool.each(parts.into_iter().enumerate(), |(owner, mut part)| {
             let mut written = 0;
             let mut floats = vec![0.0; halves.map_or(0, |_| dim)];
+            let mut expected = floats.clone();
             for (number, position) in dealt.of(owner) {
                 if frozen.binary_search(&number).is_ok() {
                     continue;
@@ -234,19 +234,22 @@ impl Table {
                     waiting.note(number, 0);
                 }
                 let at = position as usize * dim;
-                for (update, &start) in fields.iter().zip(&starts) {
+                for (update, &place) in fields.iter().zip(&places) {
                     let (old, new) = (&update.old[at..at + dim], &update.new[at..at + dim]);
-                    match halves.filter(|_| update.field == Field::Embedding) {
+                    match halves.filter(|_| place.dtype != RowDtype::Float32) {
                         Some(halves) => {
-                            halves.read(row, &mut floats);
-                            merge(&mut floats, old, new);
+                            place.read(level, row, &mut floats);
+                            // Who has not read what a slot starts at may not know it rounded.
+                            expected.copy_from_slice(old);
+                            halves.round_nearest(place, &mut expected);
+                            merge(&mut floats, &expected, new);
                             if are_given {
-                                halves.set_nearest(&floats, row);
+                                halves.set_nearest(place, &floats, row);
                             } else {
-                                halves.write(number, &floats, row);
+                                halves.write(place, number, &floats, row);
                             }
                         }
-                        None => merge(&mut row[start..start + dim], old, new),
+                        None => merge(&mut row[place.start..place.start + dim], old, new),
                     }
                 }
                 written += 1;

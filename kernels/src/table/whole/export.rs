@@ -1,5 +1,6 @@
 //! The whole content of a table at one moment, row by row or as one copy.
 
+use crate::halves::Place;
 use crate::index::Index;
 use crate::optim::Steps;
 use crate::stores::{ReadRows, SideRows, Tiered};
@@ -8,6 +9,7 @@ use crate::table::rows::content::Content;
 use crate::table::rows::layout::Layout;
 use crate::table::{Export, Table};
 use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
+use std::iter::once;
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
@@ -190,14 +192,18 @@ impl Snapshot<'_> {
     /// The first error of `f`; `ResourceExhausted` without memory for keys.
     pub fn for_each_row(&self, f: &mut dyn FnMut(i64, &[f32]) -> Result<()>) -> Result<()> {
         let pool = Pool::alone();
-        let (mut floats, dim) = (Vec::new(), self.table.dim());
-        let words = self.content.layout.words();
+        let mut floats = Vec::new();
+        let places = self.layout().slots(self.slots());
+        let places: Vec<Place> = once(self.layout().embedding()).chain(places).collect();
         let f: &mut dyn FnMut(i64, &[f32]) -> Result<()> = match self.content.halves.as_deref() {
             None => f,
             Some(halves) => &mut |key, row| {
-                floats.resize(dim, 0.0);
-                halves.read(row, &mut floats);
-                floats.extend_from_slice(&row[words..]);
+                floats.clear();
+                for place in &places {
+                    let start = floats.len();
+                    floats.resize(start + place.count, 0.0);
+                    place.read(halves.level, row, &mut floats[start..]);
+                }
                 f(key, &floats)
             },
         };

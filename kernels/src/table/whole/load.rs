@@ -1,6 +1,7 @@
 //! Replacing the whole content of a table, all or nothing: built and checked beside the one in use,
 //! then swapped in.
 
+use crate::halves::Place;
 use crate::history::History;
 use crate::index::Index;
 use crate::mem::NONE;
@@ -9,6 +10,7 @@ use crate::table::rows::content::Content;
 use crate::table::rows::tier::empty_content;
 use crate::table::Table;
 use crate::{Error, Kind, Pool, Result, Rounding, SlotSpec, PADDING};
+use std::iter::once;
 
 /// A thread should copy at least so many rows.
 const LEAST: usize = 512;
@@ -23,7 +25,7 @@ pub struct Loading<'t> {
     pub(in crate::table) history: Option<Box<History>>,
     /// The most rows.
     most: u64,
-    /// How embeddings are rounded if the table's have 2 bytes a value.
+    /// How values are rounded that have 2 bytes in the table.
     rounding: Rounding,
 }
 
@@ -47,8 +49,13 @@ impl Loading<'_> {
         self.table.dim()
     }
 
-    /// Sets how embeddings are rounded if the table's have 2 bytes a value: to the nearest at
-    /// first. Values of that type are not rounded.
+    /// What is read of a slot in a new row.
+    pub(crate) fn initial(&self, slot: &SlotSpec) -> f32 {
+        self.content.layout.initial(slot)
+    }
+
+    /// Sets how values are rounded that have 2 bytes in the table: to the nearest at first. Values
+    /// of that type are not rounded.
     pub(crate) fn round(&mut self, rounding: Rounding) {
         self.rounding = rounding;
     }
@@ -105,12 +112,11 @@ impl Loading<'_> {
         let records = Records {
             halves: halves.as_deref(),
             rounding: self.rounding,
-            specs,
-            words: layout.words(),
-            dim: layout.dim,
+            places: once(layout.embedding())
+                .chain(layout.slots(specs))
+                .collect(),
             keys,
-            embedding,
-            slots,
+            values: once(embedding).chain(slots.iter().copied()).collect(),
         };
         let width = store.width();
         if let Some(tiered) = store.tiered_mut().filter(|_| here < rows.len()) {
@@ -161,29 +167,25 @@ impl Loading<'_> {
 struct Records<'a> {
     halves: Option<&'a HalfRows>,
     rounding: Rounding,
-    specs: &'a [SlotSpec],
-    words: usize,
-    dim: usize,
+    /// The embedding, then the slots.
+    places: Vec<Place>,
     keys: &'a [i64],
-    embedding: &'a [f32],
-    slots: &'a [&'a [f32]],
+    /// Those of each place.
+    values: Vec<&'a [f32]>,
 }
 
 impl Records<'_> {
     /// Writes the record of the row at a place of the push.
     fn write(&self, at: usize, record: &mut [f32]) {
-        let dim = self.dim;
-        let embedding = &self.embedding[at * dim..(at + 1) * dim];
-        let (first, mut rest) = record.split_at_mut(self.words);
-        match self.halves {
-            None => first.copy_from_slice(embedding),
-            Some(halves) => halves.set(self.rounding, self.keys[at], embedding, first),
-        }
-        for (slot, spec) in self.slots.iter().zip(self.specs) {
-            let n = spec.floats(dim);
-            let (place, others) = rest.split_at_mut(n);
-            place.copy_from_slice(&slot[at * n..(at + 1) * n]);
-            rest = others;
+        for (&place, values) in self.places.iter().zip(&self.values) {
+            let values = &values[at * place.count..(at + 1) * place.count];
+            match self.halves {
+                None => record[place.start..][..place.count].copy_from_slice(values),
+                Some(halves) => {
+                    let key = self.keys[at];
+                    halves.set(self.rounding, (place, key), values, record);
+                }
+            }
         }
     }
 }
