@@ -1,6 +1,7 @@
 //! One cache line of an index: five keys with their rows.
 
 use super::Zeroable;
+use std::hint::select_unpredictable;
 
 /// No row.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -45,15 +46,14 @@ impl Bucket {
     /// The row of `key` if its entry is in this bucket, else [`NONE`].
     #[inline(always)]
     pub(crate) fn row(&self, key: i64) -> u32 {
-        let equal = self.equal(!key);
-        // Without a branch: which keys have entries cannot be foreseen. For 0 the row of any entry
-        // is read and not used.
-        let row = !self.rows[(equal.trailing_zeros() as usize).min(ENTRIES - 1)];
-        if equal == 0 {
-            NONE
-        } else {
-            row
+        let wanted = !key;
+        // Without a branch: which keys have entries cannot be foreseen. Of inverted rows all bits
+        // but those of the entry's are 0, and without an entry all are, which is `NONE` inverted.
+        let mut row = 0;
+        for (&key, &of_key) in self.keys.iter().zip(&self.rows) {
+            row |= select_unpredictable(key == wanted, of_key, 0);
         }
+        !row
     }
 
     /// Whether no entry of `key` is in this bucket.
