@@ -11,6 +11,7 @@ With --slots rows of 2 bytes have their slots of that type, too.
 
 import argparse
 import csv
+import importlib
 import os
 import sys
 import warnings
@@ -65,54 +66,13 @@ def main():
     return 0
 
 
-def _sgd():
-    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-    return create_hash_optimizer(0.01)
-
-
-def _rowwise_adagrad():
-    from mx_rec.optimizers.rowwise_adagrad import create_hash_optimizer
-    return create_hash_optimizer(0.02, initial_accumulator_value=0.1)
-
-
-def _lazy_adam():
-    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
-    return create_hash_optimizer(0.001)
-
-
-def _adam():
-    from mx_rec.optimizers.adam import create_hash_optimizer
-    return create_hash_optimizer(0.001)
-
-
-def _adagrad():
-    from mx_rec.optimizers.adagrad import create_hash_optimizer
-    return create_hash_optimizer(0.02)
-
-
-def _momentum():
-    from mx_rec.optimizers.momentum import create_hash_optimizer
-    return create_hash_optimizer(0.001, 0.9)
-
-
-def _ftrl():
-    from mx_rec.optimizers.ftrl import create_hash_optimizer
-    return create_hash_optimizer(0.05)
-
-
-def _rmsprop():
-    from mx_rec.optimizers.rmsprop import create_hash_optimizer
-    return create_hash_optimizer(0.001)
-
-
-def _rowwise_adam():
-    from mx_rec.optimizers.rowwise_adam import create_hash_optimizer
-    return create_hash_optimizer(0.001)
-
-
-OPTIMIZERS = {"sgd": _sgd, "rowwise_adagrad": _rowwise_adagrad, "lazy_adam": _lazy_adam,
-              "adam": _adam, "adagrad": _adagrad, "momentum": _momentum, "ftrl": _ftrl,
-              "rmsprop": _rmsprop, "rowwise_adam": _rowwise_adam}
+# The modules of optimizers, and what each gets.
+OPTIMIZERS = {"sgd": ("gradient_descent", (0.01,)),
+              "rowwise_adagrad": ("rowwise_adagrad", (0.02, 0.1)),
+              "lazy_adam": ("lazy_adam", (0.001,)), "adam": ("adam", (0.001,)),
+              "adagrad": ("adagrad", (0.02,)), "momentum": ("momentum", (0.001, 0.9)),
+              "ftrl": ("ftrl", (0.05,)), "rmsprop": ("rmsprop", (0.001,)),
+              "rowwise_adam": ("rowwise_adam", (0.001,))}
 
 
 def load(path):
@@ -156,7 +116,9 @@ def train(form, optimizer, ratings, seed, epochs):
         rows[0][:, 1:] * rows[1][:, 1:], 1)
     loss = tf.reduce_sum(tf.nn.sigmoid_cross_entropy_with_logits(labels=wanted, logits=scores)) \
         + DECAY * tf.add_n([tf.reduce_sum(tf.square(one)) for one in rows])
-    update = OPTIMIZERS[optimizer]().minimize(loss, var_list=[one.variable for one in tables])
+    module, settings = OPTIMIZERS[optimizer]
+    made = importlib.import_module("mx_rec.optimizers." + module).create_hash_optimizer(*settings)
+    update = made.minimize(loss, var_list=[one.variable for one in tables])
     with tf1.Session() as session:
         session.run(tf1.global_variables_initializer())
 

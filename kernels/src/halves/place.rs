@@ -15,7 +15,7 @@ pub(crate) struct Place {
     /// Their type.
     pub(crate) dtype: RowDtype,
     /// What it adds to the table's seed, so that it is rounded by numbers of its own: 0 of an
-    /// embedding, [`stream`] of a slot.
+    /// embedding, [`stream`] of a slot of 2 bytes a value.
     pub(crate) stream: u64,
 }
 

@@ -2,7 +2,8 @@
 //! saved.
 
 use mx_rec_kernels::{
-    checkpoint, Ids, Initializer, Pool, RowDtype, RowStorage, Table, TableConfig, Thresholds,
+    checkpoint, Ids, Initializer, Pool, RowDtype, RowStorage, SlotSpec, Table, TableConfig,
+    Thresholds,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -61,19 +62,15 @@ fn every_version_loads_with_its_values() {
     }
 }
 
-#[test]
-fn a_table_of_halves_with_a_slot_a_row_loads_with_its_values() {
-    let dir = fixture("version_4");
+/// The slots that the fixture of a version with values of 2 bytes holds; keys and embeddings are
+/// the same in all of them.
+fn slots_of(version: u32, row_storage: RowStorage) -> Vec<(SlotSpec, Vec<f32>)> {
+    let dir = fixture(&format!("version_{version}"));
     let described = checkpoint::inspect::describe(&dir).unwrap();
-    assert_eq!(described.version, 4);
+    assert_eq!(described.version, version);
     assert_eq!(described.faults, []);
-    let dtype = RowDtype::Bfloat16;
-    let stored = RowStorage {
-        dtype,
-        ..RowStorage::default()
-    };
     let table = Table::new(TableConfig {
-        row_storage: stored,
+        row_storage,
         ..table().config().clone()
     });
     let (table, pool) = (table.unwrap(), Pool::new(2).unwrap());
@@ -82,8 +79,20 @@ fn a_table_of_halves_with_a_slot_a_row_loads_with_its_values() {
     assert_eq!(found.keys, [7, -3, 1 << 62, i64::MIN, 0]);
     let embedding: Vec<f32> = (0..15).map(|at| at as f32 * 0.25 - 1.0).collect();
     assert_eq!(found.embedding, embedding);
-    let [(slot, values)] = &found.slots[..] else {
-        panic!("{} slots", found.slots.len());
+    found.slots
+}
+
+#[test]
+fn a_table_of_halves_with_a_slot_a_row_loads_with_its_values() {
+    let slots = slots_of(
+        4,
+        RowStorage {
+            dtype: RowDtype::Bfloat16,
+            ..RowStorage::default()
+        },
+    );
+    let [(slot, values)] = &slots[..] else {
+        panic!("{} slots", slots.len());
     };
     assert!(slot.per_row && slot.name == "RowwiseAdagrad_accumulator");
     let expected = [5.0, 50.0, 149.0, 302.0, 509.0].map(|sum| sum / 3.0_f32);
@@ -92,32 +101,21 @@ fn a_table_of_halves_with_a_slot_a_row_loads_with_its_values() {
 
 #[test]
 fn a_table_with_slots_of_two_bytes_loads_with_its_values() {
-    let dir = fixture("version_5");
-    let described = checkpoint::inspect::describe(&dir).unwrap();
-    assert_eq!(described.version, 5);
-    assert_eq!(described.faults, []);
-    let stored = RowStorage {
-        dtype: RowDtype::Float16,
-        slot_dtype: RowDtype::Bfloat16,
-        ..RowStorage::default()
-    };
-    let table = Table::new(TableConfig {
-        row_storage: stored,
-        ..table().config().clone()
-    });
-    let (table, pool) = (table.unwrap(), Pool::new(2).unwrap());
-    assert_eq!(checkpoint::load(&table, &pool, &dir).unwrap(), 5);
-    let found = table.export().unwrap();
-    assert_eq!(found.keys, [7, -3, 1 << 62, i64::MIN, 0]);
-    let floats = || (0..15).map(|at| at as f32);
-    let embedding: Vec<f32> = floats().map(|at| at * 0.25 - 1.0).collect();
-    assert_eq!(found.embedding, embedding);
-    let [(m, of_m), (v, of_v)] = &found.slots[..] else {
-        panic!("{} slots", found.slots.len());
+    let slots = slots_of(
+        5,
+        RowStorage {
+            dtype: RowDtype::Float16,
+            slot_dtype: RowDtype::Bfloat16,
+            ..RowStorage::default()
+        },
+    );
+    let [(m, of_m), (v, of_v)] = &slots[..] else {
+        panic!("{} slots", slots.len());
     };
     assert_eq!((&*m.name, m.per_row), ("RowwiseAdam_momentum", false));
     assert_eq!((&*v.name, v.per_row), ("RowwiseAdam_velocity", true));
-    assert!(floats().map(|at| at * at * 0.125).eq(of_m.iter().copied()));
+    let squares = (0..15).map(|at| (at * at) as f32 * 0.125);
+    assert!(squares.eq(of_m.iter().copied()));
     assert_eq!(of_v[..], [0.1, 0.2, 0.3, 0.4, 0.5]);
 }
 

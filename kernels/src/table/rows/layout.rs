@@ -42,11 +42,14 @@ impl Layout {
     }
 
     fn slot(self, slot: &SlotSpec, start: usize) -> Place {
+        let dtype = self.stored.of_slot(slot.per_row);
+        // Floats are not rounded: most steps are spared a walk over the name.
+        let stream = dtype.half().map_or(0, |_| stream(&slot.name));
         Place {
             start,
             count: slot.floats(self.dim),
-            dtype: self.stored.of_slot(slot.per_row),
-            stream: stream(&slot.name),
+            dtype,
+            stream,
         }
     }
 

@@ -101,9 +101,8 @@ impl Table {
         self.assign_as(pool, ids, rows, rounding)
     }
 
-    /// How values of a checkpoint, of embeddings or slots of another type than the table's, are
-    /// rounded.
-    /// `slot` is one of another type.
+    /// How values of a checkpoint are rounded whose types, as which they are `saved`, are not the
+    /// table's; `slot` is a slot of which that is so, if there is one.
     pub(crate) fn conversion_of(
         &self,
         saved: RowStorage,
@@ -375,7 +374,7 @@ impl Table {
 /// A step of an optimizer that a content is ready for.
 pub(in crate::table) struct Step<'o> {
     optimizer: &'o dyn RowOptimizer,
-    /// Where its slots start in a record.
+    /// Where its slots are in a record.
     slots: Places,
 }
 
