@@ -23,14 +23,18 @@ def trained(model, sess, steps):
     return model.raw.find(sess, KEYS)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-def test_rows_stay_near_those_of_float32_and_reads_change_nothing(graph, session, mx, dtype):
+# The types of rows and of slots.
+FORMS = pytest.mark.parametrize("dtype, slots", [(dtype, slots) for dtype in HALVES for slots in ("float32", "bfloat16")])
+
+
+@FORMS
+def test_rows_stay_near_those_of_float32_and_reads_change_nothing(graph, session, mx, dtype, slots):
     mx()
     tf = support.tf()
     found = {}
     for name, row_dtype, reads in (("float32", "float32", False), ("quiet", dtype, False), ("read", dtype, True)):
         tf.compat.v1.reset_default_graph()
-        model = Model(adam(), row_dtype)
+        model = Model(adam(), row_dtype, slot_dtype="float32" if name == "float32" else slots)
         seen = support.lookup(model.table, tf.constant(KEYS), is_train=False)
         with support.new_session() as sess:
             sess.run(model.init)
@@ -41,20 +45,25 @@ def test_rows_stay_near_those_of_float32_and_reads_change_nothing(graph, session
                     rows = sess.run(seen)
                     np.testing.assert_array_equal(rows, rounded(rows, dtype))
             found[name] = model.raw.find(sess, KEYS)
-    np.testing.assert_array_equal(found["quiet"], found["read"])
+            moments = [model.raw.slot_rows(sess, "LazyAdam_" + slot) for slot in ("momentum", "velocity")]
+            found[name + " moments"] = np.array([[one[key] for key in KEYS] for one in moments])
+    for what in ("", " moments"):
+        np.testing.assert_array_equal(found["quiet" + what], found["read" + what])
+    if slots != "float32":
+        np.testing.assert_array_equal(found["read moments"], rounded(found["read moments"], slots))
     moved = np.abs(found["float32"] - found["quiet"])
     # Some tens of roundings of half the distance between neighbours, which are 2^-7 and 2^-10 apart below 2.
     assert 0 < moved.max() < (0.15 if dtype == "bfloat16" else 0.02)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@FORMS
 @pytest.mark.parametrize("deltas", [False, True])
-def test_a_restore_goes_on_as_the_training_that_saved(graph, session, mx, place, dtype, deltas):
+def test_a_restore_goes_on_as_the_training_that_saved(graph, session, mx, place, dtype, slots, deltas):
     if deltas:
         mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
     else:
         mx()
-    model = Model(adam(), dtype)
+    model = Model(adam(), dtype, slot_dtype=slots)
     with support.new_session() as sess:
         sess.run(model.init)
         for step in range(4):
@@ -69,13 +78,13 @@ def test_a_restore_goes_on_as_the_training_that_saved(graph, session, mx, place,
         np.testing.assert_array_equal(trained(model, sess, range(20, 30)), expected)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-def test_rows_on_disk_have_the_bits_of_rows_in_memory(graph, session, mx, tmp_path, dtype):
+@FORMS
+def test_rows_on_disk_have_the_bits_of_rows_in_memory(graph, session, mx, tmp_path, dtype, slots):
     mx()
     found = []
     for more in ({}, dict(rows=2, host_vocabulary_size=2, ssd_vocabulary_size=100, ssd_data_path=[str(tmp_path)])):
         support.tf().compat.v1.reset_default_graph()
-        model = Model(adam(), dtype, **more)
+        model = Model(adam(), dtype, slot_dtype=slots, **more)
         with support.new_session() as sess:
             sess.run(model.init)
             for number in range(30):
@@ -85,27 +94,27 @@ def test_rows_on_disk_have_the_bits_of_rows_in_memory(graph, session, mx, tmp_pa
     support.assert_same_tables(found[1], found[0])
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@FORMS
 @pytest.mark.parametrize("servers", [1, 3])
-def test_parameter_servers_train_the_bits_of_one_process(dtype, servers):
-    trained_on_servers_as_alone(servers, OPTIMIZER="adam", ROW_DTYPE=dtype)
+def test_parameter_servers_train_the_bits_of_one_process(dtype, slots, servers):
+    trained_on_servers_as_alone(servers, OPTIMIZER="adam", ROW_DTYPE=dtype, SLOT_DTYPE=slots)
 
 
 @pytest.mark.parametrize("optimizer", ["AdamOptimizer", "AdamWOptimizer", "NadamOptimizer", "AdaMaxOptimizer"])
-@pytest.mark.parametrize("dtype", HALVES)
-def test_unchanged_models_train_rows_near_those_of_variables(mx, dtype, optimizer):
+@FORMS
+def test_unchanged_models_train_rows_near_those_of_variables(mx, dtype, slots, optimizer):
     tf = support.tf()
     found = {}
     for converts in (False, True):
         if converts:
-            settings(mx, dtype)
+            settings(mx, dtype, slot_dtype=slots)
         with tf.Graph().as_default():
             made = {"AdamOptimizer": lambda: tf.compat.v1.train.AdamOptimizer(0.02),
                     "AdamWOptimizer": lambda: tf.contrib.opt.AdamWOptimizer(0.001, 0.02),
                     "NadamOptimizer": lambda: tf.contrib.opt.NadamOptimizer(0.02),
                     "AdaMaxOptimizer": lambda: tf.contrib.opt.AdaMaxOptimizer(0.02)}[optimizer]()
             model = StockModel(made, converts=converts)
-            assert not converts or model.plans["w"].row_dtype == dtype
+            assert not converts or (model.plans["w"].row_dtype, model.plans["w"].slot_dtype) == (dtype, slots)
             with support.new_session() as sess:
                 sess.run(model.init)
                 for number in range(40):
@@ -116,12 +125,12 @@ def test_unchanged_models_train_rows_near_those_of_variables(mx, dtype, optimize
     assert difference.max() < (0.15 if dtype == "bfloat16" else 0.02) and difference.mean() < (0.02 if dtype == "bfloat16" else 0.003)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-def test_rows_that_wait_go_to_variables_as_they_are_also_from_deltas(mx, place, dtype):
+@FORMS
+def test_rows_that_wait_go_to_variables_as_they_are_also_from_deltas(mx, place, dtype, slots):
     tf = support.tf()
     from mx_rec.util.stock_tables import StockTables
 
-    mx(stock_tables=StockTables(least_rows=1, row_dtype=dtype), is_incremental_checkpoint=True, save_checkpoint_due_time=3600,
+    mx(stock_tables=StockTables(least_rows=1, row_dtype=dtype, slot_dtype=slots), is_incremental_checkpoint=True, save_checkpoint_due_time=3600,
        save_delta_checkpoints_secs=3600)
     with tf.Graph().as_default():
         model = StockModel(tf.compat.v1.train.AdamOptimizer(0.02))

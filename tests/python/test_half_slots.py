@@ -10,7 +10,7 @@ import support
 import test_half_stock as stock
 from cluster_cases import RUN
 from stock_cluster_cases import StockJob, run_alone
-from test_half_rows import (DIM, HALVES, KEYS, Model, Oracle, draws, initial_rows, make, mixed, rounded, seed_of, trained,
+from test_half_rows import (DIM, HALVES, Model, Oracle, draws, initial_rows, make, mixed, rounded, seed_of, trained,
                             trained_on_servers_as_alone)
 
 BFLOAT16 = "bfloat16"
@@ -284,11 +284,6 @@ def test_what_does_not_work_is_refused_by_name(graph, mx):
             create_table(tf.int64, 4, "t", tf.compat.v1.zeros_initializer(), slot_dtype=BFLOAT16, **arguments)
     table = make("t", tf.bfloat16, slot_dtype=tf.bfloat16)
     assert table.slot_dtype == BFLOAT16 and make("u").slot_dtype == "float32"
-    from mx_rec.optimizers import adam
-
-    with pytest.raises(ValueError, match="cannot update the table 't'.*'slot_dtype' is 'bfloat16'"):
-        loss = tf.reduce_sum(support.lookup(table, tf.constant(KEYS)))
-        adam.create_hash_optimizer(0.1).minimize(loss, var_list=[table.variable])
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -356,18 +351,6 @@ def test_slots_of_variables_become_the_nearest_and_go_back_exactly(mx, place, op
     stock.stop()
     _, wide, _ = run(saved, row_conversion=conversion)
     np.testing.assert_array_equal(wide, half)
-
-
-def test_variables_of_optimizers_that_move_all_rows_stay_and_say_why(graph, mx):
-    stock.settings(mx, slot_dtype=BFLOAT16)
-    adam = support.tf().compat.v1.train.AdamOptimizer
-    plan = stock.Model(adam(0.1), name="w").plans["w"]
-    assert not plan.converts and "slots of bfloat16 do not bear; StockTables(lazy_adam=True)" in plan.reason
-    stock.stop()
-    stock.settings(mx, slot_dtype=BFLOAT16, lazy_adam=True)
-    support.tf().compat.v1.reset_default_graph()
-    plan = stock.Model(adam(0.1), name="v").plans["v"]
-    assert plan.converts and plan.slot_dtype == BFLOAT16
 
 
 def test_a_type_for_each_name(graph, mx):

@@ -8,11 +8,11 @@ use super::format::{damaged, named, STEPS};
 use super::manifest::Manifest;
 use super::parts::open;
 use super::rows::Written;
-use crate::halves::{folded, round_row, Draws, Half};
+use crate::halves::{folded, round_row, stream, Draws, Half};
 use crate::optim::{is_still, Missed, Steps, MOMENTS};
 use crate::partition::Partition;
 use crate::simd::Level;
-use crate::{Decay, Pool, Result, Rounding, Snapshot};
+use crate::{Decay, Pool, Result, Rounding, RowDtype, Snapshot};
 use std::io::Read;
 use std::path::Path;
 
@@ -133,7 +133,8 @@ impl SkippedSteps {
 
 /// Rounds rows as the table did that has missed the steps.
 struct Rounder {
-    half: Half,
+    /// As what the embedding, m and v are stored, and what each adds to the seed.
+    parts: [(Option<Half>, u64); 3],
     rounding: Rounding,
     seed: u64,
     level: Level,
@@ -143,19 +144,25 @@ impl Rounder {
     /// That of a saved table; `None` if its embeddings are float32.
     fn of(manifest: &Manifest) -> Option<Rounder> {
         let config = manifest.config.as_ref();
+        let of_slot = manifest.stored.of_slot(false).half();
+        let [m, v] = MOMENTS.each_ref().map(|slot| (of_slot, stream(slot.name)));
         Some(Rounder {
-            half: manifest.stored.dtype.half()?,
+            parts: [(Some(manifest.stored.dtype.half()?), 0), m, v],
             rounding: manifest.stored.rounding,
             seed: config.and_then(|config| config.get("seed")?.as_u64())?,
             level: Level::detect(),
         })
     }
 
-    /// Rounds the embedding of a key after an update.
-    fn round(&self, key: i64, update: u64, values: &mut [f32]) {
-        let draws = (self.rounding == Rounding::Stochastic)
-            .then(|| Draws::new(self.seed, update).of(folded(key)));
-        round_row(self.level, self.half, draws, values);
+    /// Rounds the row of a key, `[embedding | m | v]` of `dim` floats each, after an update.
+    fn round(&self, key: i64, update: u64, row: &mut [f32], dim: usize) {
+        for (&(half, stream), values) in self.parts.iter().zip(row.chunks_exact_mut(dim)) {
+            if let Some(half) = half {
+                let draws = (self.rounding == Rounding::Stochastic)
+                    .then(|| Draws::new(self.seed ^ stream, update).of(folded(key)));
+                round_row(self.level, half, draws, values);
+            }
+        }
     }
 }
 
@@ -216,7 +223,7 @@ pub(super) fn catch_up(
         .chunks(rows)
         .zip(weights.chunks_mut(floats))
         .zip(m.chunks_mut(floats).zip(v.chunks_mut(floats)));
-    let (starts, behind) = ([dim, dim.saturating_mul(2)], [0, dim]);
+    let behind = [0, dim];
     pool.each(work, |((keys, weights), (m, v))| {
         let mut row = Vec::with_capacity(dim.saturating_mul(3));
         let moments = m.chunks_exact_mut(dim).zip(v.chunks_exact_mut(dim));
@@ -226,7 +233,7 @@ pub(super) fn catch_up(
             for part in [&*weights, m, v] {
                 row.extend_from_slice(part);
             }
-            if is_still(&row, starts, dim) {
+            if is_still(RowDtype::Float32, [m, v]) {
                 continue;
             }
             for steps in later.iter().filter(|steps| steps.concern(key)) {
@@ -234,7 +241,7 @@ pub(super) fn catch_up(
                     let (weights, slots) = row.split_at_mut(dim);
                     span.catch_up(0, weights, slots, behind);
                     if let Some(rounder) = &steps.rounder {
-                        rounder.round(key, *update, weights);
+                        rounder.round(key, *update, &mut row, dim);
                     }
                 }
             }

@@ -8,7 +8,7 @@ use super::row::{Decay, Rule};
 use crate::Result;
 
 /// m and v. A checkpoint of either form of Adam goes on in the other.
-pub(crate) const MOMENTS: &[Slot] = &[
+pub(crate) const MOMENTS: &[Slot; 2] = &[
     Slot::zeros("LazyAdam_momentum"),
     Slot::zeros("LazyAdam_velocity"),
 ];

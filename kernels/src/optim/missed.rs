@@ -13,7 +13,9 @@
 //! Betas for which the series does not get as far replay the steps one by one.
 
 use super::row::Decay;
+use crate::halves::{with_value, words, Half, Value};
 use crate::simd::{in_blocks, Level, Vectorized};
+use crate::RowDtype;
 
 /// Terms of the series.
 const TERMS: usize = 5;
@@ -188,6 +190,25 @@ impl Missed {
         }
     }
 
+    /// The same of m and v of 2 bytes a value, in words as embeddings are.
+    pub(crate) fn embedding_by_halves(
+        &self,
+        from: usize,
+        weights: &mut [f32],
+        half: Half,
+        moments: [&[f32]; 2],
+    ) {
+        if self.decay.moves {
+            self.level.run(ByHalves {
+                level: self.level,
+                moves: self.moves(from),
+                weights,
+                half,
+                moments,
+            });
+        }
+    }
+
     /// Bytes of memory.
     pub(crate) fn bytes(&self) -> usize {
         let sums = self.weights.capacity() + self.sums.capacity();
@@ -217,12 +238,16 @@ impl Missed {
     }
 }
 
-/// Whether a row misses nothing, whatever its last step is: its m and v, of which `starts` says
-/// where they are, are zeros.
-pub(crate) fn is_still(row: &[f32], starts: [usize; 2], dim: usize) -> bool {
-    let slot = |start: usize| row.get(start..start + dim).unwrap_or_default();
-    let is_zero = |start| slot(start).iter().all(|&value| value == 0.0);
-    starts.into_iter().all(is_zero)
+/// Whether a row misses nothing, whatever its last step is: its m and v, of which these are the
+/// words, are zeros. Bits tell, since a word of two small values is a denormal float, which
+/// processors may take for zero.
+pub(crate) fn is_still(dtype: RowDtype, moments: [&[f32]; 2]) -> bool {
+    let signs = match dtype.half() {
+        None => 1 << 31,
+        Some(_) => 1 << 31 | 1 << 15,
+    };
+    let is_zero = |words: &[f32]| words.iter().all(|word| word.to_bits() & !signs == 0);
+    moments.into_iter().all(is_zero)
 }
 
 /// Adds a step to the sums of the series.
@@ -365,5 +390,50 @@ impl Vectorized for Embedding<'_> {
     #[inline(always)]
     fn run(mut self) {
         in_blocks!(self.weights.len(), [16], (at, N) => self.block::<N>(at));
+    }
+}
+
+struct ByHalves<'a> {
+    level: Level,
+    moves: Moves<'a>,
+    weights: &'a mut [f32],
+    half: Half,
+    moments: [&'a [f32]; 2],
+}
+
+impl ByHalves<'_> {
+    #[inline(always)]
+    fn of<V: Value>(self) {
+        let (low, high) = self.weights.split_at_mut(self.weights.len().div_ceil(2));
+        let pairs = high.len();
+        in_blocks!(pairs, [16, 8], (at, N) => {
+            let moments = self.moments.map(|slot| words::<N>(slot, at));
+            let [m, v] = moments.map(|words| V::decode_words::<N>(self.level, words));
+            let both = [&mut low[at..at + N], &mut high[at..at + N]].into_iter();
+            for (weights, (m, v)) in both.zip(m.iter().zip(&v)) {
+                let mut now = [0.0; N];
+                now.copy_from_slice(weights);
+                self.moves.apply(&mut now, m, v);
+                weights.copy_from_slice(&now);
+            }
+        });
+        // A word that has one value.
+        if let Some(weight) = low.get_mut(pairs) {
+            let [m, v] = self
+                .moments
+                .map(|slot| [V::decode(slot[pairs].to_bits() & 0xFFFF)]);
+            let mut now = [*weight];
+            self.moves.apply(&mut now, &m, &v);
+            [*weight] = now;
+        }
+    }
+}
+
+impl Vectorized for ByHalves<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        with_value!(self.half, V => self.of::<V>());
     }
 }

@@ -1,7 +1,7 @@
 //! What a table whose embeddings have 2 bytes a value keeps beside its rows: what random numbers
 //! they are rounded by, and how many values could not be stored.
 
-use crate::halves::{encode, folded, read, round_row, Draws, Half, Place, RowDraws, Unusual};
+use crate::halves::{folded, read, round_row, Draws, Half, Place, RowDraws, Unusual};
 use crate::mem::Slab;
 use crate::optim::{HalfRow, Room, StoredSlot};
 use crate::simd::Level;
@@ -137,14 +137,22 @@ impl HalfRows {
 
     /// Writes values that the last update has made to their place in the record of the row `row`.
     pub(crate) fn write(&self, place: Place, row: u32, values: &[f32], record: &mut [f32]) {
-        let draws = self.draws_of(row, self.slot(place).draws);
-        self.note(place.write(self.level, draws, values, record));
+        self.write_as(self.updates, place, row, values, record);
     }
 
-    /// Writes an embedding as it is after the update number `update`.
-    pub(crate) fn write_as(&self, row: u32, update: u64, values: &[f32], record: &mut [f32]) {
-        let draws = self.draws_of(row, Draws::new(self.seed, update));
-        self.note(encode(self.level, self.half, draws, values, record));
+    /// Writes values as they are after the update number `update` to their place in the record of
+    /// the row `row`.
+    pub(crate) fn write_as(
+        &self,
+        update: u64,
+        place: Place,
+        row: u32,
+        values: &[f32],
+        record: &mut [f32],
+    ) {
+        let draws = Draws::new(self.seed ^ place.stream, update);
+        let draws = self.draws_of(row, draws);
+        self.note(place.write(self.level, draws, values, record));
     }
 
     /// Rounds an embedding, in place, to what [`HalfRows::write_as`] would make of it.

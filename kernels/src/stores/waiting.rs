@@ -2,7 +2,7 @@
 //! read meanwhile.
 
 use super::{HalfRows, ReadRows};
-use crate::halves::decode;
+use crate::halves::{decode, Place};
 use crate::mem::prefetch;
 use crate::optim::{is_still, Decay, Missed, Steps};
 use crate::{Error, Kind, Result};
@@ -36,11 +36,8 @@ pub(crate) struct Waiting {
     spans: Vec<Span>,
     /// Whether the next step begins a span.
     has_ended: bool,
-    /// Where m and v are in a row.
-    starts: [usize; 2],
-    /// Words of an embedding.
-    words: usize,
-    dim: usize,
+    /// Where the embedding, m and v are in a row.
+    places: [Place; 3],
     /// By row: steps of all spans up to its last one. Rows beyond have come since the last step.
     last: Vec<AtomicU16>,
 }
@@ -68,7 +65,7 @@ struct Span {
     before: usize,
     missed: Missed,
     /// The number of its last step among the table's updates, if embeddings have 2 bytes a value:
-    /// rows that have missed it are rounded by it.
+    /// rows that have missed it, and their slots, are rounded by it.
     update: u64,
 }
 
@@ -79,8 +76,8 @@ impl Waiting {
     /// `ResourceExhausted`.
     pub(crate) fn new(
         decay: Decay,
-        starts: [usize; 2],
-        (words, dim, rows): (usize, usize, usize),
+        places: [Place; 3],
+        rows: usize,
         frozen: &[u32],
     ) -> Result<Waiting> {
         let mut last = Vec::new();
@@ -98,24 +95,22 @@ impl Waiting {
                 update: 0,
             }],
             has_ended: false,
-            starts,
-            words,
-            dim,
+            places,
             last,
         })
     }
 
     /// Whether the next step, of so many rows, can be one more of the last span.
-    pub(crate) fn takes(&self, decay: &Decay, starts: [usize; 2], rows: usize) -> bool {
+    pub(crate) fn takes(&self, decay: &Decay, places: [Place; 3], rows: usize) -> bool {
         let span = self.span();
-        let is_of = !self.has_ended && self.starts == starts && span.missed.is_of(decay);
+        let is_of = !self.has_ended && self.places == places && span.missed.is_of(decay);
         is_of && span.missed.steps() < most_steps(rows) && self.steps() < Missed::MOST
     }
 
     /// Whether the next step, of so many rows, can begin one more span.
-    pub(crate) fn goes_on(&self, starts: [usize; 2], rows: usize) -> bool {
+    pub(crate) fn goes_on(&self, places: [Place; 3], rows: usize) -> bool {
         let has_room = self.steps() + most_steps(rows) <= Missed::MOST;
-        self.starts == starts && self.spans.len() < MOST_SPANS && has_room
+        self.places == places && self.spans.len() < MOST_SPANS && has_room
     }
 
     /// Begins a span, whose steps have the betas and the epsilon of `decay`.
@@ -159,7 +154,8 @@ impl Waiting {
     #[inline(always)]
     fn prefetch_all(&self, rows: &impl ReadRows, row: u32) {
         self.prefetch(row);
-        rows.prefetch(row, self.starts[1] + self.dim);
+        let [_, _, v] = self.places;
+        rows.prefetch(row, v.start + v.words());
     }
 
     /// Starts to bring the last step of a row into the processor's cache.
@@ -193,35 +189,45 @@ impl Waiting {
         self.from(number).is_some()
     }
 
-    /// Brings the row number `place` to the state after the last step, in place: rounded, if its
-    /// embedding has 2 bytes a value, at the end of each span and after the last step. Returns
-    /// whether it had missed one. If it is the table's own row [`Waiting::note`] is to follow.
-    /// `floats` is for embeddings of 2 bytes a value, and grows to what one takes.
+    /// Brings the row `number` to the state after the last step, in place: its values of 2 bytes
+    /// are rounded at the end of each span and after the last step. Returns whether it had missed
+    /// one. If it is the table's own row [`Waiting::note`] is to follow. `floats` is for embeddings
+    /// of 2 bytes a value, and grows to what a row takes.
     pub(crate) fn catch_up(
         &self,
-        place: u32,
+        number: u32,
         row: &mut [f32],
         halves: Option<&HalfRows>,
         floats: &mut Vec<f32>,
     ) -> bool {
-        let Some(from) = self.from(place) else {
+        let Some(from) = self.from(number) else {
             return false;
         };
-        if is_still(row, self.starts, self.dim) {
+        let [embedding, m, v] = self.places;
+        if is_still(m.dtype, self.moments(row)) {
             return false;
         }
         let first = self.spans.partition_point(|span| span.end() <= from);
-        let (record, slots) = row.split_at_mut(self.words);
-        floats.resize(halves.map_or(0, |_| self.dim), 0.0);
-        for span in &self.spans[first..] {
-            let from = from.saturating_sub(span.before);
-            match halves {
-                None => span.missed.catch_up(from, record, slots, self.behind()),
-                Some(halves) => {
-                    halves.read(record, floats);
-                    span.missed.catch_up(from, floats, slots, self.behind());
-                    halves.write_as(place, span.update, floats, record);
-                }
+        let spans = self.spans[first..].iter();
+        let spans = spans.map(|span| (from.saturating_sub(span.before), span));
+        let Some(halves) = halves else {
+            let (weights, slots) = row.split_at_mut(embedding.count);
+            spans.for_each(|(from, span)| {
+                span.missed.catch_up(from, weights, slots, self.behind());
+            });
+            return true;
+        };
+        let dim = embedding.count;
+        floats.resize(3 * dim, 0.0);
+        for (from, span) in spans {
+            let values = floats.chunks_exact_mut(dim);
+            for (place, values) in self.places.iter().zip(values) {
+                place.read(halves.level, row, values);
+            }
+            let (weights, moments) = floats.split_at_mut(dim);
+            span.missed.catch_up(from, weights, moments, [0, dim]);
+            for (place, values) in [embedding, m, v].into_iter().zip(floats.chunks_exact(dim)) {
+                halves.write_as(span.update, place, number, values, row);
             }
         }
         true
@@ -276,7 +282,15 @@ impl Waiting {
     /// Where m and v are behind the embedding.
     #[inline(always)]
     fn behind(&self) -> [usize; 2] {
-        self.starts.map(|start| start - self.words)
+        let [embedding, m, v] = self.places;
+        [m, v].map(|slot| slot.start - embedding.words())
+    }
+
+    /// The words of m and v.
+    #[inline(always)]
+    fn moments<'r>(&self, row: &'r [f32]) -> [&'r [f32]; 2] {
+        let [_, m, v] = self.places;
+        [m, v].map(|slot| &row[slot.start..slot.start + slot.words()])
     }
 
     /// Writes the embedding of a row, which has floats, as it is after the last step.
@@ -308,9 +322,17 @@ impl Waiting {
         let span = self.span();
         match from.checked_sub(span.before) {
             Some(from) => {
-                let (record, slots) = row.split_at(self.words);
-                halves.read(record, out);
-                span.missed.embedding(from, out, slots, self.behind());
+                halves.read(row, out);
+                match self.places[1].dtype.half() {
+                    None => {
+                        let slots = &row[self.places[0].words()..];
+                        span.missed.embedding(from, out, slots, self.behind());
+                    }
+                    Some(half) => {
+                        let moments = self.moments(row);
+                        span.missed.embedding_by_halves(from, out, half, moments);
+                    }
+                }
                 halves.round(number, span.update, out);
             }
             None => halves.read(&self.after_spans(number, row, Some(halves)), out),
@@ -455,6 +477,7 @@ pub(crate) use with_rows_now;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::RowDtype;
 
     #[test]
     fn memory_that_is_not_there_is_an_error_and_rows_wait_on() {
@@ -466,12 +489,18 @@ mod tests {
             moves: true,
         };
         let text = |result: Result<()>| result.err().map(|error| error.to_string()).unwrap();
-        let mut waiting = Waiting::new(decay, [1, 2], (1, 1, 3), &[1]).unwrap();
+        let places = [0, 1, 2].map(|start| Place {
+            start,
+            count: 1,
+            dtype: RowDtype::Float32,
+            stream: 0,
+        });
+        let mut waiting = Waiting::new(decay, places, 3, &[1]).unwrap();
         waiting.push(0.1, 0);
         for rows in [usize::MAX, 1 << 62] {
             let refused = [
                 text(waiting.fit(rows)),
-                text(Waiting::new(decay, [1, 2], (1, 1, rows), &[]).map(drop)),
+                text(Waiting::new(decay, places, rows, &[]).map(drop)),
             ];
             for text in refused {
                 assert!(text.contains("no memory for the last steps"), "{text}");

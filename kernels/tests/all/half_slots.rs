@@ -5,8 +5,8 @@ use crate::optimizers::optimizer;
 use crate::tiered::support::Directory;
 use mx_rec_kernels::checkpoint::{inspect, load, load_chain, save, save_delta};
 use mx_rec_kernels::{
-    Absent, Error, Field, FieldUpdate, Ids, KeyGradients, Pool, Push, Result, Rounding, RowDtype,
-    RowGradients, SlotSpec, Table, TableConfig, Target, OPTIMIZERS,
+    Absent, Error, Field, FieldUpdate, Ids, Pool, Result, Rounding, RowDtype, RowGradients, SlotSpec,
+    Table, TableConfig, Target, OPTIMIZERS,
 };
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ fn number_of(name: &str) -> usize {
 }
 
 /// What a slot adds to the seed, in wider numbers: FNV-1a of its name, mixed.
-fn stream(name: &str) -> u64 {
+pub(crate) fn stream(name: &str) -> u64 {
     let most = 1_u128 << 64;
     let mut sum = 0xCBF2_9CE4_8422_2325_u128;
     for byte in name.bytes() {
@@ -139,55 +139,6 @@ fn types_that_slots_cannot_have_are_refused() {
             "{found}"
         );
     }
-}
-
-#[test]
-fn optimizers_that_let_rows_wait_are_refused_before_anything_changes() -> Result<()> {
-    let pool = Pool::new(1)?;
-    let table = Table::new(with_half_slots(BFLOAT16, Rounding::Stochastic))?;
-    let plain = Table::new(TableConfig {
-        name: "plain".into(),
-        ..config(BFLOAT16, Rounding::Stochastic)
-    })?;
-    let ids = [3, 4];
-    let offsets = table.id_offset(&pool, Ids::I64(&ids), true, None, &mut [0; 2])?;
-    let others = plain.id_offset(&pool, Ids::I64(&ids), true, None, &mut [0; 2])?;
-    let before = (rows(&plain), rows(&table));
-    let grads = vec![0.5; 2 * DIM];
-    let waiting = |at: &usize| optimizer(*at, 0).decay().is_some();
-    let mut refused = 0;
-    for at in (0..OPTIMIZERS.len()).filter(waiting) {
-        let step = optimizer(at, 0);
-        let of_ids = table.apply(&pool, Target::Ids(Ids::I64(&ids)), &grads, &*step);
-        let group = [(&plain, &others), (&table, &offsets)].map(|(table, offsets)| {
-            let grads = &grads[..];
-            (table, RowGradients { offsets, grads })
-        });
-        let of_group = Table::apply_many(&pool, &group, &*step);
-        let pushes = [&plain, &table].map(|table| Push {
-            table,
-            grads: vec![KeyGradients {
-                keys: &ids,
-                grads: &grads,
-                births: None,
-            }],
-            optimizer: &*step,
-        });
-        let pushed = Table::push_many(&pool, &pushes).map(drop);
-        for found in [message(of_ids), message(of_group), message(pushed)] {
-            assert!(found.contains("needs slots of float32"), "{found}");
-            assert!(found.contains("table=half"), "{found}");
-            assert!(found.contains("slot_dtype=bfloat16"), "{found}");
-        }
-        assert!(table.slots().is_empty());
-        assert_eq!(rows(&table), before.1);
-        for (key, row) in rows(&plain) {
-            assert_eq!(row[..DIM], before.0[&key][..]);
-        }
-        refused += 1;
-    }
-    assert!(refused >= 4);
-    Ok(())
 }
 
 fn converting(mut config: TableConfig, conversion: Rounding) -> TableConfig {

@@ -1,7 +1,10 @@
 //! Optimizers that move rows without a gradient, on rows of 2 bytes a value: what waits is rounded
 //! by the last step that it has missed, whenever it is read and wherever it is.
 
-use crate::halves::{config, grads, ids, in_parts, random, rows, stored, train, DIM, HALVES};
+use crate::half_slots::stream;
+use crate::halves::{
+    config, grads, ids, in_parts, random, rows, stored, train, with_half_slots, DIM, HALVES,
+};
 use crate::optimizers::optimizer;
 use crate::tiered::support::Directory;
 use mx_rec_kernels::checkpoint::{load, load_chain, save, save_delta};
@@ -16,64 +19,88 @@ fn all_rows() -> impl Iterator<Item = usize> {
     (0..OPTIMIZERS.len()).filter(|&at| optimizer(at, 0).decay().is_some())
 }
 
-/// A table of float32 whose rows are rounded by hand.
+/// A table whose rows have 2 bytes a value, and its slots either as many or 4.
+fn configs(dtype: RowDtype, rounding: Rounding) -> [TableConfig; 2] {
+    [config(dtype, rounding), with_half_slots(dtype, rounding)]
+}
+
+/// A table of float32 whose rows and slots are rounded by hand.
 struct Paper {
     table: Table,
     pool: Pool,
-    dtype: RowDtype,
+    /// What is rounded: to what, and by the random numbers of which seed.
+    fields: Vec<(Field, RowDtype, u64)>,
     rounding: Rounding,
-    seed: u64,
     /// Keys, and the number of the step that they had their last gradient in.
     seen: BTreeMap<i64, u64>,
 }
 
 impl Paper {
-    fn new(dtype: RowDtype, rounding: Rounding) -> Result<Paper> {
-        let config = config(dtype, rounding);
+    fn new(config: &TableConfig) -> Result<Paper> {
+        let (storage, seed) = (config.row_storage, config.seed);
+        let mut fields = vec![(Field::Embedding, storage.dtype, seed)];
+        if storage.slot_dtype != RowDtype::Float32 {
+            let moments = Adam::new(0.1, 0.9, 0.9, 1.0, 0.9, 0.9)?.slots().into_iter();
+            fields.extend(moments.map(|slot| {
+                let seed = seed ^ stream(&slot.name);
+                (Field::Slot(slot), storage.slot_dtype, seed)
+            }));
+        }
         Ok(Paper {
-            seed: config.seed,
+            fields,
             table: Table::new(TableConfig {
                 row_storage: RowStorage::default(),
-                ..config
+                ..config.clone()
             })?,
             pool: Pool::new(1)?,
-            dtype,
-            rounding,
+            rounding: storage.rounding,
             seen: BTreeMap::new(),
         })
     }
 
-    fn rounded(&self, key: i64, column: usize, value: f32, update: Option<u64>) -> f32 {
-        let update = update.filter(|_| self.rounding == Rounding::Stochastic);
-        let draw = update.map(|update| random(self.seed, key, column, update));
-        stored(self.dtype, value, draw)
+    /// Each field of keys as it is in the table, and as it is after an update; those of new keys
+    /// are the nearest.
+    fn read(&self, keys: &[i64], offsets: &[i64], update: u64) -> Result<Vec<[Vec<f32>; 2]>> {
+        let read = self.table.batch_rows(offsets)?;
+        let of_field = |(field, dtype, seed): &(Field, RowDtype, u64)| -> Result<_> {
+            let mut old = vec![0.0; keys.len() * DIM];
+            read.read(&self.pool, field, &mut old)?;
+            let mut new = old.clone();
+            for (key, row) in keys.iter().zip(new.chunks_exact_mut(DIM)) {
+                let is_drawn = self.seen.contains_key(key) && self.rounding == Rounding::Stochastic;
+                for (column, value) in row.iter_mut().enumerate() {
+                    let draw = is_drawn.then(|| random(*seed, *key, column, update));
+                    *value = stored(*dtype, *value, draw);
+                }
+            }
+            Ok([old, new])
+        };
+        self.fields.iter().map(of_field).collect()
+    }
+
+    fn offsets(&self, keys: &[i64]) -> Result<Vec<i64>> {
+        let mut inverse = vec![0; keys.len()];
+        self.table
+            .id_offset(&self.pool, Ids::I64(keys), true, None, &mut inverse)
     }
 
     /// Rounds the rows of keys in place: new ones to the nearest, others as after step `step`.
     fn round(&mut self, keys: &[i64], step: u64) -> Result<()> {
-        let mut inverse = vec![0; keys.len()];
-        let offsets = self
-            .table
-            .id_offset(&self.pool, Ids::I64(keys), true, None, &mut inverse)?;
-        let mut old = vec![0.0; keys.len() * DIM];
-        let read = self.table.batch_rows(&offsets)?;
-        read.read(&self.pool, &Field::Embedding, &mut old)?;
-        drop(read);
-        let mut new = old.clone();
-        for (&key, row) in keys.iter().zip(new.chunks_exact_mut(DIM)) {
-            let update = self.seen.contains_key(&key).then_some(step);
-            for (column, value) in row.iter_mut().enumerate() {
-                *value = self.rounded(key, column, *value, update);
-            }
+        let offsets = self.offsets(keys)?;
+        let values = self.read(keys, &offsets, step)?;
+        let fields = self.fields.iter().zip(&values);
+        let updates: Vec<FieldUpdate<'_>> = fields
+            .map(|((field, ..), [old, new])| FieldUpdate {
+                field: field.clone(),
+                old,
+                new,
+            })
+            .collect();
+        self.table
+            .write_fields(&self.pool, &offsets, &updates, false)?;
+        for &key in keys {
             self.seen.entry(key).or_insert(0);
         }
-        let update = FieldUpdate {
-            field: Field::Embedding,
-            old: &old,
-            new: &new,
-        };
-        self.table
-            .write_fields(&self.pool, &offsets, &[update], false)?;
         Ok(())
     }
 
@@ -94,18 +121,10 @@ impl Paper {
         self.round(&keys, step)
     }
 
-    /// What the rows are after step `step`, by key.
-    fn now(&self, step: u64) -> Result<Vec<(i64, Vec<f32>)>> {
-        let keys: Vec<i64> = self.seen.keys().copied().collect();
-        let mut found = vec![0.0; keys.len() * DIM];
-        self.table
-            .find(&self.pool, Ids::I64(&keys), Absent::Zeros, &mut found)?;
-        let rows = keys.iter().zip(found.chunks_exact(DIM)).map(|(&key, row)| {
-            let columns = row.iter().enumerate();
-            let row = columns.map(|(column, &one)| self.rounded(key, column, one, Some(step)));
-            (key, row.collect())
-        });
-        Ok(rows.collect())
+    /// What the fields of these keys are after step `step`.
+    fn now(&self, keys: &[i64], step: u64) -> Result<Vec<Vec<f32>>> {
+        let values = self.read(keys, &self.offsets(keys)?, step)?;
+        Ok(values.into_iter().map(|[_, now]| now).collect())
     }
 }
 
@@ -113,12 +132,13 @@ impl Paper {
 fn rows_that_wait_are_read_and_updated_rounded_by_the_last_step() -> Result<()> {
     let pool = Pool::new(2)?;
     for dtype in HALVES {
-        for rounding in [Rounding::Stochastic, Rounding::Nearest] {
+        let configs = [Rounding::Stochastic, Rounding::Nearest]
+            .into_iter()
+            .flat_map(|rounding| configs(dtype, rounding));
+        for config in configs {
             for at in all_rows().map(Some).chain([None]) {
-                let (table, mut paper) = (
-                    Table::new(config(dtype, rounding))?,
-                    Paper::new(dtype, rounding)?,
-                );
+                let mut paper = Paper::new(&config)?;
+                let table = Table::new(config.clone())?;
                 let (mut one, mut other) = (1.0, 1.0);
                 for t in 0..30 {
                     // Few of many, so that most wait; some steps have none.
@@ -132,12 +152,19 @@ fn rows_that_wait_are_read_and_updated_rounded_by_the_last_step() -> Result<()> 
                     let number = t as u64 + 1;
                     paper.step(&ids, &grads, number, &*step)?;
                     table.apply(&pool, Target::Ids(Ids::I64(&ids)), &grads, &*step)?;
-                    let rows = paper.now(number)?;
-                    let keys: Vec<i64> = rows.iter().map(|(key, _)| *key).collect();
+                    let keys: Vec<i64> = paper.seen.keys().copied().collect();
+                    let expected = paper.now(&keys, number)?;
+                    let what = format!("{at:?} {:?} step {t}", config.row_storage);
                     let mut found = vec![0.0; keys.len() * DIM];
                     table.find(&pool, Ids::I64(&keys), Absent::Zeros, &mut found)?;
-                    for ((key, row), found) in rows.iter().zip(found.chunks_exact(DIM)) {
-                        assert_eq!(found, row, "{at:?} {dtype} {rounding:?} step {t} key {key}");
+                    assert!(found == expected[0], "{what}");
+                    let mut inverse = vec![0; keys.len()];
+                    let offsets =
+                        table.id_offset(&pool, Ids::I64(&keys), false, None, &mut inverse)?;
+                    let read = table.batch_rows(&offsets)?;
+                    for ((field, ..), expected) in paper.fields.iter().zip(&expected) {
+                        read.read(&pool, field, &mut found)?;
+                        assert!(found == *expected, "{what} {field:?}");
                     }
                 }
             }
@@ -149,9 +176,10 @@ fn rows_that_wait_are_read_and_updated_rounded_by_the_last_step() -> Result<()> 
 #[test]
 fn reads_change_nothing_and_a_save_stores_what_reads_show() -> Result<()> {
     let pool = Pool::new(2)?;
-    for dtype in HALVES {
+    let dtypes = HALVES.into_iter();
+    for config in dtypes.flat_map(|dtype| configs(dtype, Rounding::Stochastic)) {
         for at in all_rows() {
-            let tables = [0, 1].map(|_| Table::new(config(dtype, Rounding::Stochastic)));
+            let tables = [0, 1].map(|_| Table::new(config.clone()));
             let [quiet, read] = tables.map(|table| table.unwrap());
             for t in 0..20 {
                 for table in [&quiet, &read] {
@@ -190,10 +218,10 @@ fn rows_of(table: &Table, pool: &Pool) -> Result<Vec<i64>> {
 fn results_depend_on_no_threads_disk_restores_deltas_or_parts_but_on_saves() -> Result<()> {
     let dir = Directory::new("half_adam_results");
     let (one, three) = (Pool::new(1)?, Pool::new(3)?);
-    for dtype in HALVES {
+    let dtypes = HALVES.into_iter();
+    for config in dtypes.flat_map(|dtype| configs(dtype, Rounding::Stochastic)) {
         for at in all_rows() {
             let name = OPTIMIZERS[at].name;
-            let config = config(dtype, Rounding::Stochastic);
             // All rows catch up where others are saved.
             let run = |saves: &[usize], table: &Table, pool: &Pool| -> Result<()> {
                 for t in 0..12 {
@@ -264,8 +292,9 @@ fn results_depend_on_no_threads_disk_restores_deltas_or_parts_but_on_saves() -> 
 fn spans_are_rounded_alike_in_memory_on_disk_and_from_deltas() -> Result<()> {
     let dir = Directory::new("half_adam_spans");
     let pool = Pool::new(2)?;
-    for dtype in HALVES {
-        let config = config(dtype, Rounding::Stochastic);
+    let dtypes = HALVES.into_iter();
+    let configs = dtypes.flat_map(|dtype| configs(dtype, Rounding::Stochastic));
+    for (number, config) in configs.enumerate() {
         let tier = TierConfig {
             ram_rows: 40,
             directories: vec![dir.0.clone()],
@@ -293,7 +322,7 @@ fn spans_are_rounded_alike_in_memory_on_disk_and_from_deltas() -> Result<()> {
             step(&memory, t)?;
             step(&disk, t)?;
             if t % 6 == 5 {
-                let path = dir.0.join(format!("{dtype}-{t}"));
+                let path = dir.0.join(format!("{number}-{t}"));
                 let saved = match chain.is_empty() {
                     true => save(&memory, &pool, &path)?,
                     false => save_delta(&memory, &pool, &path, epoch, 1)?,

@@ -173,8 +173,7 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
             refuses such a checkpoint.
         slot_dtype: "float32" or "bfloat16", or the same as a tf.DType: as what the optimizer's
             slots of one value a column are kept, read and rounded as rows are. "bfloat16" needs a
-            row_dtype of 2 bytes and an optimizer whose steps change the rows of the batch alone;
-            docs/half-rows.md says which optimizers lose nothing by it.
+            row_dtype of 2 bytes; docs/half-rows.md says which optimizers lose nothing by it.
         optimizer_list: Of older releases, without effect: a row has the slots of the optimizer that
             updates it. It may also be fifth by position, before device_vocabulary_size, where
             older releases have it; is_dp, enable_merge and the padding keys, which they lack, are

@@ -6,7 +6,6 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 import tensorflow as tf
 
 from mx_rec.cluster.updates import push
-from mx_rec.core.rows import FLOAT32
 from mx_rec.ops.optimizers import (Gradients, Optimizer, OptimizerStep, optimizer_named,
                                     update)
 from mx_rec.optimizers.customized import CustomizedOptimizer  # noqa: F401  scripts import it here
@@ -283,16 +282,10 @@ def adopt_by(op: tf.Operation, optimizer: tf.compat.v1.train.Optimizer, by: Opti
         by: The rule.
 
     Raises:
-        ValueError: As `adopt`, and if the table's slots are of a type that the rule cannot step.
+        ValueError: As `adopt`.
     """
-    tables = [table for table in graph_state(op.graph).tables.values() if table.variable.op is op]
-    for table in tables:
-        if table.slot_dtype != FLOAT32 and by.changes_all_rows:
-            raise ValueError(
-                "the optimizer {} cannot update the table {!r}: its steps change rows without a "
-                "gradient, too, and need slots of float32, but 'slot_dtype' is {!r}.".format(
-                    type(optimizer).__name__, described_name(op), table.slot_dtype))
     adopt(op, optimizer, by.slot_names)
+    tables = [table for table in graph_state(op.graph).tables.values() if table.variable.op is op]
     for table in tables:
         table.ext_emb_size = table.emb_size + by.floats(table.emb_size)
 

@@ -283,9 +283,6 @@ def _with_dtypes(plan: StockVariable, row_dtype: str, slot_dtype: str) -> StockV
         return plan
     reason = "{}, rows of {}".format(plan.reason, row_dtype)
     if slot_dtype != FLOAT32:
-        if plan.kind and optimizer_named(plan.kind).changes_all_rows:
-            raise Stays("its optimizer ({}) changes all its rows in each step, which slots of {} "
-                        "do not bear{}".format(plan.kind, slot_dtype, _LAZY.get(plan.kind, "")))
         reason += ", slots of {}".format(slot_dtype)
     return plan._replace(row_dtype=row_dtype, slot_dtype=slot_dtype, reason=reason)
 

@@ -452,13 +452,12 @@ impl Content {
         if let Some(waiting) = &mut self.waiting {
             waiting.fit(rows)?;
         }
-        let starts = slots
-            .first_chunk::<2>()
-            .map(|slots| slots.map(|slot| slot.start));
-        if let Some((decay, starts)) = decay.zip(starts) {
+        let embedding = self.layout.embedding();
+        let places = slots.first_chunk().map(|&[m, v]| [embedding, m, v]);
+        if let Some((decay, places)) = decay.zip(places) {
             let waiting = self.waiting.as_ref();
-            if !waiting.is_some_and(|one| one.takes(&decay, starts, rows)) {
-                let goes_on = waiting.is_some_and(|one| one.goes_on(starts, rows));
+            if !waiting.is_some_and(|one| one.takes(&decay, places, rows)) {
+                let goes_on = waiting.is_some_and(|one| one.goes_on(places, rows));
                 if !(goes_on && waiting.is_some_and(|one| one.has_ended())) {
                     self.catch_up(pool);
                 }
@@ -466,8 +465,7 @@ impl Content {
                     Some(waiting) if goes_on => waiting.begin(decay),
                     _ => {
                         self.catch_up_on_disk(pool)?;
-                        let size = (self.layout.words(), self.layout.dim, rows);
-                        let waiting = Waiting::new(decay, starts, size, &self.frozen)?;
+                        let waiting = Waiting::new(decay, places, rows, &self.frozen)?;
                         self.waiting = Some(Box::new(waiting));
                     }
                 }

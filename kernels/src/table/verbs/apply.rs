@@ -269,31 +269,11 @@ impl Table {
         })
     }
 
-    /// Refuses an optimizer that lets rows wait where slots have 2 bytes a value.
-    ///
-    /// # Errors
-    /// `InvalidArgument` with the table's name.
-    pub(in crate::table) fn expect_bearable(&self, optimizer: &dyn RowOptimizer) -> Result<()> {
-        let slot_dtype = self.config().row_storage.slot_dtype;
-        if slot_dtype == RowDtype::Float32 || optimizer.decay().is_none() {
-            return Ok(());
-        }
-        let message = "an optimizer whose steps change rows without a gradient needs slots of \
-                       float32: slot_dtype of create_table or StockTables";
-        let slots = optimizer.slots();
-        let names: Vec<_> = slots.iter().map(|slot| slot.name.as_ref()).collect();
-        Err(Error::invalid(message)
-            .with("table", &self.config().name)
-            .with("slot_dtype", slot_dtype)
-            .with("slots", names.join(", ")))
-    }
-
     /// Makes a content ready for a step of an optimizer with these slots: adds those that its rows
     /// lack, and lets rows catch up that cannot wait longer.
     ///
     /// # Errors
-    /// As [`Table::expect_bearable`], [`Content::slots_for`] and [`Content::begin_step`], with the
-    /// table's name.
+    /// As [`Content::slots_for`] and [`Content::begin_step`], with the table's name.
     pub(in crate::table) fn begin_step<'o>(
         &self,
         pool: &Pool,
@@ -301,7 +281,6 @@ impl Table {
         optimizer: &'o dyn RowOptimizer,
         slots: &[SlotSpec],
     ) -> Result<Step<'o>> {
-        self.expect_bearable(optimizer)?;
         let step = content.slots_for(slots).and_then(|slots| {
             content.begin_step(pool, optimizer.decay(), &slots)?;
             Ok(Step { optimizer, slots })

@@ -221,7 +221,7 @@ impl Table {
         pool.each(parts.into_iter().enumerate(), |(owner, mut part)| {
             let mut written = 0;
             let mut floats = vec![0.0; halves.map_or(0, |_| dim)];
-            let mut expected = floats.clone();
+            let (mut expected, mut caught_up) = (floats.clone(), Vec::new());
             for (number, position) in dealt.of(owner) {
                 if frozen.binary_search(&number).is_ok() {
                     continue;
@@ -230,7 +230,7 @@ impl Table {
                     continue;
                 };
                 if let Some(waiting) = waiting {
-                    waiting.catch_up(number, row, halves, &mut floats);
+                    waiting.catch_up(number, row, halves, &mut caught_up);
                     waiting.note(number, 0);
                 }
                 let at = position as usize * dim;

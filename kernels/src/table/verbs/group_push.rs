@@ -164,7 +164,6 @@ impl Table {
 
     /// Adds the slots that rows lack, and lets rows on disk catch up that cannot wait longer.
     fn expect_step(&self, pool: &Pool, optimizer: &dyn RowOptimizer) -> Result<()> {
-        self.expect_bearable(optimizer)?;
         let (wanted, decay) = (optimizer.slots(), optimizer.decay());
         let has = |slots: &[SlotSpec]| {
             let mut names = wanted.iter().map(|slot| &slot.name);
