@@ -22,6 +22,7 @@ mod optimizers;
 mod parts;
 mod pooled;
 mod pushes;
+mod refused;
 mod sketch;
 mod sketch_checkpoint;
 mod table;

@@ -472,12 +472,6 @@ impl OpKernel for Push {
             return Err(unequal(given));
         }
         let optimizer = self.optimizer.step(hyper)?;
-        // Held until the rows are updated: none of them becomes that of another key meanwhile.
-        let _leases = if self.creates {
-            make_rows(&updates)?
-        } else {
-            Vec::new()
-        };
         let pushes: Vec<mx_rec_kernels::Push<'_>> = updates
             .iter()
             .map(|update| mx_rec_kernels::Push {
@@ -486,6 +480,13 @@ impl OpKernel for Push {
                 optimizer: optimizer.as_ref(),
             })
             .collect();
+        // Held until the rows are updated: none of them becomes that of another key meanwhile.
+        let _leases = if self.creates {
+            Table::expect_pushes(&pushes)?;
+            make_rows(&updates)?
+        } else {
+            Vec::new()
+        };
         let done = Table::push_many(pool()?, &pushes)?;
         context.set_scalar(0, done.updated as i64)
     }

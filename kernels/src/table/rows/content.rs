@@ -382,12 +382,27 @@ impl Content {
         &self.frozen
     }
 
+    /// Refuses slots of which the rows, or others of `wanted`, have one in another form.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a slot with a float for each column where one for the row is wanted,
+    /// or the other way round.
+    pub(in crate::table) fn expect_slots(&self, wanted: &[SlotSpec]) -> Result<()> {
+        for (at, spec) in wanted.iter().enumerate() {
+            let mut known = self.slots.iter().chain(&wanted[..at]);
+            match known.find(|slot| slot.name == spec.name) {
+                Some(slot) if slot.per_row != spec.per_row => return Err(other_width(slot)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Where each of `wanted` is in a record. Slots that the rows lack are added: all rows move
     /// once.
     ///
     /// # Errors
-    /// `ResourceExhausted`; `InvalidArgument` for a slot that the rows have with a float for each
-    /// column where one for the row is wanted, or the other way round. Nothing changed.
+    /// As [`Content::expect_slots`]; `ResourceExhausted`. Nothing changed.
     pub(crate) fn slots_for(&mut self, wanted: &[SlotSpec]) -> Result<Places> {
         let found = wanted.iter().map(|spec| {
             let at = self.slots.iter().position(|slot| slot.is(spec))?;
@@ -396,6 +411,7 @@ impl Content {
         if let Some(places) = found.collect() {
             return Ok(places);
         }
+        self.expect_slots(wanted)?;
         let known = self.slots.len();
         let mut slots = self.slots.clone();
         let mut changed = false;
@@ -405,9 +421,6 @@ impl Content {
                 // Files may have brought the slot, without what the optimizer starts it at or with
                 // another setting: rows that are made from now on follow the optimizer.
                 Some(at) => {
-                    if slots[at].per_row != spec.per_row {
-                        return Err(other_width(&slots[at]));
-                    }
                     changed |= slots[at].initial.to_bits() != spec.initial.to_bits();
                     slots[at].initial = spec.initial;
                     at

@@ -56,6 +56,8 @@ impl Table {
             }
             Target::Ids(ids) => ids,
         };
+        // Before new keys get rows.
+        self.expect_slots(&self.content().read(), &optimizer.slots())?;
         let verb = |index: LockedIndex<'_>, offsets: Vec<i64>, inverse: &[i32]| {
             let lookup = LookupGradients {
                 offsets: &offsets,
@@ -267,6 +269,19 @@ impl Table {
             distinct: false,
             stale: distinct(stale.concat()),
         })
+    }
+
+    /// Refuses slots that the rows, or others of them, have in another form.
+    ///
+    /// # Errors
+    /// As [`Content::expect_slots`], with the table's name.
+    pub(in crate::table) fn expect_slots(
+        &self,
+        content: &Content,
+        slots: &[SlotSpec],
+    ) -> Result<()> {
+        let fit = content.expect_slots(slots);
+        fit.map_err(|error| error.with("table", &self.config().name))
     }
 
     /// Makes a content ready for a step of an optimizer with these slots: adds those that its rows

@@ -48,7 +48,7 @@ impl Table {
     ///
     /// # Errors
     /// As there, of the first member that fails; then no row of any table changed. Slots that the
-    /// optimizer needs may have been added.
+    /// optimizer needs may have been added if memory or a disk is short of room.
     pub fn apply_many(
         pool: &Pool,
         group: &[(&Table, RowGradients<'_>)],
@@ -87,7 +87,8 @@ impl Table {
     /// # Errors
     /// As [`Table::apply`], and `InvalidArgument` for an entry of `inverse` that is no place in its
     /// `offsets`, and for bags that are not those of the ids, of the first member that fails; then
-    /// no row of any table changed. Slots that the optimizer needs may have been added.
+    /// no row of any table changed. Slots that the optimizer needs may have been added if memory
+    /// or a disk is short of room.
     pub fn apply_lookups_many(
         pool: &Pool,
         group: &[(&Table, LookupGradients<'_>)],
@@ -234,7 +235,7 @@ fn update_all(
             tables.iter().map(|table| table.content().write()).collect()
         }
     };
-    let failure = Failure::default();
+    let (failure, slots) = (Failure::default(), optimizer.slots());
     let read = contents.iter().map(|content| &**content);
     let all: Vec<(&mut Update<'_, '_>, &Content)> = updates.iter_mut().zip(read).collect();
     each(
@@ -244,12 +245,12 @@ fn update_all(
         |pool, (one, content)| {
             let done = one
                 .sum(pool, is_only)
-                .and_then(|()| one.deal(pool, content));
+                .and_then(|()| one.deal(pool, content))
+                .and_then(|()| one.table.expect_slots(content, &slots));
             failure.note(one.first, done);
         },
     );
     failure.check()?;
-    let slots = optimizer.slots();
     let begun = tables.iter().zip(&mut contents).map(|(table, content)| {
         let step = table.begin_step(pool, content, optimizer, &slots)?;
         Ok((&mut **content, step))

@@ -107,24 +107,15 @@ impl Table {
     /// stop its holder, who waits for the helper.
     ///
     /// # Errors
-    /// `InvalidArgument` for gradients or births of the wrong length, and `ResourceExhausted`
-    /// without memory for slots; with a tier what its files refuse. Then no row of any table has
-    /// changed.
+    /// As [`Table::expect_pushes`], and `ResourceExhausted` without memory for slots; with a tier
+    /// what its files refuse. Then no row of any table has changed. Slots that optimizers need may
+    /// have been added if memory or a disk is short of room.
     pub fn push_many(pool: &Pool, pushes: &[Push<'_>]) -> Result<Pushed> {
-        for push in pushes {
-            for one in &push.grads {
-                push.table
-                    .floats("grads", one.grads.len(), one.keys.len())?;
-                push.table.expect_numbers(one.keys.len())?;
-                if let Some(births) = one.births {
-                    push.table.length("births", births.len(), one.keys.len())?;
-                }
-            }
-        }
-        for push in pushes {
-            push.table.expect_step(pool, push.optimizer)?;
-        }
+        Table::expect_pushes(pushes)?;
         let _held = hold(pool, pushes)?;
+        for push in pushes {
+            push.table.make_ready(pool, push.optimizer)?;
+        }
         let updates = look_up(pool, pushes);
         let (small, large): (Vec<_>, Vec<_>) = {
             let total: usize = updates.iter().map(Update::cost).sum();
@@ -155,6 +146,35 @@ impl Table {
         Ok(Pushed { updated, dropped })
     }
 
+    /// Refuses pushes of which [`Table::push_many`] can tell that one fails.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for gradients or births of the wrong length, for 2^31 gradients of a
+    /// table, and for optimizers that cannot step its rows.
+    pub fn expect_pushes(pushes: &[Push<'_>]) -> Result<()> {
+        for push in pushes {
+            for one in &push.grads {
+                push.table
+                    .floats("grads", one.grads.len(), one.keys.len())?;
+                if let Some(births) = one.births {
+                    push.table.length("births", births.len(), one.keys.len())?;
+                }
+            }
+            let keys = push.grads.iter().map(|one| one.keys.len());
+            push.table.expect_numbers(keys.sum())?;
+        }
+        for one in by_address(pushes.iter().map(|push| push.table)) {
+            let slots = one
+                .members
+                .iter()
+                .flat_map(|&at| pushes[at].optimizer.slots());
+            let slots: Vec<SlotSpec> = slots.collect();
+            one.table
+                .expect_slots(&one.table.content().read(), &slots)?;
+        }
+        Ok(())
+    }
+
     /// The births of the keys of offsets, 0 for -1: another number whenever a key gets a row anew,
     /// and the same as long as it has one, until the table is cleared or loaded. The offsets are
     /// those of a lease that is alive.
@@ -163,7 +183,7 @@ impl Table {
     }
 
     /// Adds the slots that rows lack, and lets rows on disk catch up that cannot wait longer.
-    fn expect_step(&self, pool: &Pool, optimizer: &dyn RowOptimizer) -> Result<()> {
+    fn make_ready(&self, pool: &Pool, optimizer: &dyn RowOptimizer) -> Result<()> {
         let (wanted, decay) = (optimizer.slots(), optimizer.decay());
         let has = |slots: &[SlotSpec]| {
             let mut names = wanted.iter().map(|slot| &slot.name);
