@@ -54,6 +54,6 @@ pub use partition::{check_parts, Partition, BUCKETS};
 pub use pool::Pool;
 pub use table::{
     Absent, BatchRows, Export, Field, FieldUpdate, IdsOf, KeyGradients, KeysOf, Lease, Loading,
-    LookupGradients, Memory, Push, Pushed, RowGradients, RowStorage, RowsOf, Snapshot, Stats,
-    Table, TableConfig, Target, Thresholds, TierConfig, TierStats, MAX_CAPACITY, MAX_DIM,
+    LookupGradients, Memory, Push, Pushed, RowGradients, RowStorage, RowsOf, SlotValues, Snapshot,
+    Stats, Table, TableConfig, Target, Thresholds, TierConfig, TierStats, MAX_CAPACITY, MAX_DIM,
 };

@@ -305,16 +305,27 @@ def test_slots_of_unchanged_models_are_the_oracles(graph, session, mx, dtype, op
         np.testing.assert_array_equal(model.value(sess), expected, "after step %d" % number)
 
 
+def converted_slots(values, seed, name, conversion):
+    """Slots of variables, by key, as a table has them."""
+    return np.array([rounded(slot, BFLOAT16, draws(seed ^ stream(name), key, len(slot), 0) if conversion == "stochastic" else None)
+                     for key, slot in enumerate(values)])
+
+
+def where(directory, memory_rows):
+    return dict(memory_rows=memory_rows, ssd_data_path=[str(directory)]) if memory_rows else {}
+
+
+@pytest.mark.parametrize("memory_rows", [0, 12])
 @pytest.mark.parametrize("conversion", ["nearest", "stochastic"])
 @pytest.mark.parametrize("optimizer", ["adagrad", "momentum"])
-def test_slots_of_variables_become_the_nearest_and_go_back_exactly(mx, place, optimizer, conversion):
+def test_slots_of_variables_are_rounded_as_rows_are_and_go_back_exactly(mx, place, tmp_path, optimizer, conversion, memory_rows):
     tf = support.tf()
     v1 = tf.compat.v1
 
     def run(path=None, steps=range(0), converts=True, **more):
-        """Rows, the slot, and a checkpoint."""
+        """The slot, and a checkpoint."""
         if converts:
-            stock.settings(mx, more.pop("row_dtype", BFLOAT16), **more)
+            stock.settings(mx, more.pop("row_dtype", BFLOAT16), **dict(where(tmp_path, memory_rows), **more))
         with tf.Graph().as_default():
             model = stock.Model(optimizer, converts=converts)
             with support.new_session() as sess:
@@ -331,26 +342,72 @@ def test_slots_of_variables_become_the_nearest_and_go_back_exactly(mx, place, op
                     variable, = [one for one in v1.global_variables() if one.op.name.startswith("w/")]
                     slot = sess.run(variable)
                 saved = model.saver.save(sess, place + "/m", global_step=len(os.listdir(place)))
-                found = sess.run(model.rows, {model.ids: np.arange(stock.ROWS)})
         if converts:
             stock.stop()
-        return found, slot, saved
+        return slot, saved
 
-    plain, slot, path = run(converts=False, steps=range(3))
+    slot, path = run(converts=False, steps=range(3))
     with pytest.raises(tf.errors.InvalidArgumentError, match="cannot be filled.*'w'.*row_conversion"):
         run(path, slot_dtype=BFLOAT16)
     stock.stop()
-    _, half, saved = run(path, slot_dtype=BFLOAT16, row_conversion=conversion)
-    np.testing.assert_array_equal(half, rounded(slot, BFLOAT16))
-    _, back, _ = run(saved, converts=False)
+    half, saved = run(path, slot_dtype=BFLOAT16, row_conversion=conversion)
+    with open(os.path.join(os.path.dirname(saved), "sparse-" + os.path.basename(saved), "w", "manifest.json")) as file:
+        manifest = json.load(file)
+    name, = (slot["name"] for slot in manifest["slots"])
+    expected = converted_slots(slot, manifest["table"]["seed"], name, conversion)
+    np.testing.assert_array_equal(half, expected)
+    assert np.array_equal(expected, rounded(slot, BFLOAT16)) == (conversion == "nearest")
+    back, _ = run(saved, converts=False)
     np.testing.assert_array_equal(back, half)
-    _, again, _ = run(saved, slot_dtype=BFLOAT16)
+    again, _ = run(saved, slot_dtype=BFLOAT16)
     np.testing.assert_array_equal(again, half)
     with pytest.raises(Exception, match="checkpoint_slot_dtype=bfloat16"):
         run(saved)
     stock.stop()
-    _, wide, _ = run(saved, row_conversion=conversion)
+    wide, _ = run(saved, row_conversion=conversion)
     np.testing.assert_array_equal(wide, half)
+
+
+def test_a_slot_that_variables_lack_starts_as_that_of_a_new_row(mx, place):
+    """A checkpoint of gradient descent goes on with Adagrad."""
+    with support.tf().Graph().as_default():
+        model = stock.Model("sgd", converts=False)
+        with support.new_session() as sess:
+            sess.run(model.init)
+            path = model.saver.save(sess, place + "/m")
+    stock.settings(mx, slot_dtype=BFLOAT16, row_conversion="stochastic")
+    with support.tf().Graph().as_default():
+        model = stock.Model("adagrad")
+        with support.new_session() as sess:
+            sess.run(model.init)
+            model.saver.restore(sess, path)
+            model.step(sess, 1, 3)
+            slots = support.Raw.of(model.converted[0].table).slot_rows(sess, model.plans["w"].slots[0].name)
+    fresh = [key for key, slot in slots.items() if np.array_equal(slot, rounded(np.full(stock.DIM, 0.3), BFLOAT16))]
+    assert len(slots) == stock.ROWS and len(fresh) >= stock.ROWS - 3
+
+
+@pytest.mark.parametrize("memory_rows", [0, 45])
+@pytest.mark.parametrize("conversion", ["nearest", "stochastic"])
+def test_a_warm_start_from_variables_rounds_their_slots_as_asked(mx, tmp_path, conversion, memory_rows):
+    from mx_rec.checkpoint import tables
+
+    tf = support.tf()
+    stock.estimator_of(tmp_path / "plain").train(stock.estimator_input, steps=3)
+    reader = tf.train.load_checkpoint(str(tmp_path / "plain"))
+    plain = {"embedding": reader.get_tensor("w"), "Adagrad_accumulator": reader.get_tensor("w/Adagrad")}
+    stock.settings(mx, slot_dtype=BFLOAT16, row_conversion=conversion, **where(tmp_path, memory_rows))
+    stock.estimator_of(tmp_path / "started", tmp_path / "plain", [".*"]).train(stock.estimator_input, steps=1)
+    # What was saved before the step.
+    path = str(min((tmp_path / "started").glob("sparse-*/w")))
+    with open(path + "/manifest.json") as file:
+        seed = json.load(file)["table"]["seed"]
+    for key in range(len(plain["embedding"])):
+        parts = {part["name"]: np.array(part["values"], np.float32) for part in tables.find_row(path, key)["parts"]}
+        for name, values in plain.items():
+            of_slot = stream(name) if name != "embedding" else 0
+            random = draws(seed ^ of_slot, key, len(values[key]), 0) if conversion == "stochastic" else None
+            np.testing.assert_array_equal(parts[name], rounded(values[key], BFLOAT16, random), "%s of %d" % (name, key))
 
 
 def test_a_type_for_each_name(graph, mx):

@@ -337,12 +337,13 @@ def test_parameter_servers_train_the_bits_of_one_process(servers):
         np.testing.assert_array_equal(rows, rounded(np.float32(rows), dtype))
 
 
+@pytest.mark.parametrize("slot_dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("conversion", ["nearest", "stochastic"])
-def test_variables_fill_tables_on_servers_as_in_one_process(tmp_path, conversion):
-    """Servers take them from files that the chief writes, one process by assignments: the same rows."""
+def test_variables_fill_tables_on_servers_as_in_one_process(tmp_path, conversion, slot_dtype):
+    """Servers take them from files that the chief writes, one process by assignments: the same rows, also after steps that read slots."""
     import shutil
 
-    stock = "StockTables(least_rows=1, row_dtype='bfloat16', row_conversion=%r)" % conversion
+    stock = "StockTables(least_rows=1, row_dtype='bfloat16', row_conversion=%r, slot_dtype=%r)" % (conversion, slot_dtype)
     common = dict(OPTIMIZER="adagrad", CONSTANT="1")
     made = str(tmp_path / "variables")
     run_alone(STOCK="None", CHECKPOINTS=made, LAST="3", **common)
@@ -394,7 +395,7 @@ def test_an_initial_value_that_does_not_fit_is_an_error_that_names_the_table(mx,
         Model("sgd", support.tf().compat.v1.constant_initializer(7e4))
 
 
-def estimator_of(directory, source=None):
+def estimator_of(directory, source=None, chosen=".*"):
     """An Estimator whose loss is the squared sum of rows, of a variable that is drawn."""
     tf = support.tf()
     v1 = tf.compat.v1
@@ -410,7 +411,7 @@ def estimator_of(directory, source=None):
         return tf.estimator.EstimatorSpec(mode, predictions=rows, loss=loss, train_op=train)
 
     return tf.estimator.Estimator(model_fn, str(directory), tf.estimator.RunConfig(tf_random_seed=3, log_step_count_steps=None),
-                                  warm_start_from=source and tf.estimator.WarmStartSettings(str(source), ".*"))
+                                  warm_start_from=source and tf.estimator.WarmStartSettings(str(source), chosen))
 
 
 def estimator_input():

@@ -51,6 +51,16 @@ pub struct LookupGradients<'a> {
     pub bags: Option<Bags<'a>>,
 }
 
+/// Values of a slot of some rows.
+#[derive(Clone, Debug)]
+pub struct SlotValues<'a> {
+    /// The slot. Its name must be that of a directory, see
+    /// [`check_slot`](crate::checkpoint::check_slot).
+    pub slot: SlotSpec,
+    /// Its values, as many floats a row as [`SlotSpec::floats`] says.
+    pub values: &'a [f32],
+}
+
 /// What [`Table::find`](crate::Table::find) gives for keys without a row. The padding key always
 /// gives zeros.
 #[derive(Clone, Copy, Debug)]

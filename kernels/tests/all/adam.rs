@@ -5,7 +5,7 @@ mod deltas;
 use crate::pooled::{embed_pooled, find_pooled};
 use mx_rec_kernels::{
     checkpoint, Absent, Adam, Bags, Field, FieldUpdate, Ids, Initializer, KeyGradients, KeysOf,
-    Kind, LazyAdam, Pool, Push, RowOptimizer, RowsOf, Sgd, Table, TableConfig, Target,
+    Kind, LazyAdam, Pool, Push, RowOptimizer, RowsOf, Sgd, SlotValues, Table, TableConfig, Target,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -506,6 +506,49 @@ fn another_optimizer_and_written_fields_come_upon_rows_that_have_caught_up() {
     }
     dense.step(USUAL, 9, &[], &[]);
     apply(&table, &pool, &[], &[], &USUAL.adam(9));
+    let (largest, _) = largest_and_median(dense.differences(&table, &pool));
+    assert!(largest < 1e-6, "{largest}");
+}
+
+/// Filled with a row that waits, and with one of a key that had none: neither has missed the steps
+/// before, and each misses those that follow.
+#[test]
+fn rows_that_are_filled_wait_from_then_on() {
+    let pool = Pool::new(2).unwrap();
+    let (table, mut dense) = both(&pool, 40);
+    let all: Vec<i64> = (0..20).collect();
+    let grads = Draw(3).grads(&all);
+    for step in 1..6 {
+        dense.step(USUAL, step, &all, &grads);
+        apply(&table, &pool, &all, &grads, &USUAL.adam(step));
+    }
+    let filled: Vec<i64> = (10..30).collect();
+    let value = |number: usize, at: usize| ((at * 7919 + number) % 97) as f32 / 970.0 + 0.001;
+    let values = |number: usize| -> Vec<f32> {
+        (0..filled.len() * DIM)
+            .map(|at| value(number, at))
+            .collect()
+    };
+    let (rows, m, v) = (values(0), values(1), values(2));
+    let slots: Vec<SlotValues<'_>> = USUAL
+        .adam(1)
+        .slots()
+        .into_iter()
+        .zip([&m, &v])
+        .map(|(slot, values)| SlotValues { slot, values })
+        .collect();
+    let ids = Ids::I64(&filled);
+    table.fill(&pool, ids, &rows, &slots, false).unwrap();
+    let own = 10 * DIM..30 * DIM;
+    for (at, one) in dense.0[own].iter_mut().enumerate() {
+        *one = [rows[at], m[at], v[at]].map(f64::from);
+    }
+    for step in 6..12 {
+        let few = [15, 35];
+        let grads = Draw(step as u64).grads(&few);
+        dense.step(USUAL, step, &few, &grads);
+        apply(&table, &pool, &few, &grads, &USUAL.adam(step));
+    }
     let (largest, _) = largest_and_median(dense.differences(&table, &pool));
     assert!(largest < 1e-6, "{largest}");
 }

@@ -5,8 +5,8 @@ use crate::optimizers::optimizer;
 use crate::tiered::support::Directory;
 use mx_rec_kernels::checkpoint::{inspect, load, load_chain, save, save_delta};
 use mx_rec_kernels::{
-    Absent, Error, Field, FieldUpdate, Ids, Pool, Result, Rounding, RowDtype, RowGradients, SlotSpec,
-    Table, TableConfig, Target, OPTIMIZERS,
+    Absent, Error, Field, FieldUpdate, Ids, Pool, Result, Rounding, RowDtype, RowGradients,
+    SlotSpec, SlotValues, Table, TableConfig, Target, TierConfig, OPTIMIZERS,
 };
 use std::collections::BTreeMap;
 
@@ -211,6 +211,90 @@ fn a_checkpoint_with_slots_of_another_type_is_refused_or_converted_as_asked() ->
         let other = Table::new(narrow.clone())?;
         load(&other, &pool, &dir)?;
         assert_eq!(rows(&other), rows(&source), "{name}");
+    }
+    Ok(())
+}
+
+/// Where rows are: all in memory, or few of them.
+fn of_either_kind(config: TableConfig, directory: &Directory) -> Result<[Table; 2]> {
+    let tier = TierConfig {
+        ram_rows: 16,
+        directories: vec![directory.0.clone()],
+        direct: false,
+    };
+    Ok([Table::new(config.clone())?, Table::tiered(config, &tier)?])
+}
+
+#[test]
+fn values_of_variables_fill_rows_and_slots_as_the_conversion_says() -> Result<()> {
+    let (directory, pool) = (Directory::new("half_slot_fill"), Pool::new(2)?);
+    let keys: Vec<i64> = (0..60).map(|at| at << 33 | at).collect();
+    let values = |number: usize| -> Vec<f32> {
+        let all = crate::halves::grads(number, keys.len()).into_iter();
+        all.map(|value| value + number as f32 * 0.01).collect()
+    };
+    let (embedding, m, v) = (values(0), values(1), values(2));
+    let specs = optimizer(number_of("lazy_adam"), 0).slots();
+    let fill = |table: &Table, saved: bool, slots: usize| -> Result<()> {
+        // What memory holds at once.
+        for (at, keys) in keys.chunks(15).enumerate() {
+            let part = at * 15 * DIM..(at * 15 + keys.len()) * DIM;
+            let slots = specs.iter().zip([&m, &v]).take(slots);
+            let slots: Vec<SlotValues<'_>> = slots
+                .map(|(slot, values)| SlotValues {
+                    slot: slot.clone(),
+                    values: &values[part.clone()],
+                })
+                .collect();
+            table.fill(&pool, Ids::I64(keys), &embedding[part], &slots, saved)?;
+        }
+        Ok(())
+    };
+    // Rows may be rounded otherwise by updates: nothing is known of their keys then.
+    for updates in [Rounding::Stochastic, Rounding::Nearest] {
+        for (saved, conversion) in [
+            (true, Rounding::Stochastic),
+            (true, Rounding::Nearest),
+            (false, Rounding::Stochastic),
+        ] {
+            let config = converting(with_half_slots(RowDtype::Float16, updates), conversion);
+            let seed = config.seed;
+            for table in of_either_kind(config, &directory)? {
+                train(&table, &pool, number_of("adagrad"), 0..2, 15)?;
+                fill(&table, saved, 2)?;
+                let drawn = saved && conversion == Rounding::Stochastic;
+                let found = rows(&table);
+                let start = stored(BFLOAT16, 0.1, None).to_bits();
+                for (at, key) in keys.iter().enumerate() {
+                    let row = &found[key];
+                    for column in 0..DIM {
+                        let place = at * DIM + column;
+                        let bits = crate::halves::random(seed, *key, column, 0);
+                        let one =
+                            stored(RowDtype::Float16, embedding[place], drawn.then_some(bits));
+                        assert_eq!(row[column], one.to_bits(), "{saved} {conversion:?}");
+                        assert_eq!(row[DIM + column], start, "the slot that is not filled");
+                        for (slot, (spec, values)) in specs.iter().zip([&m, &v]).enumerate() {
+                            let bits = random(seed, &spec.name, *key, column, 0);
+                            let one = stored(BFLOAT16, values[place], drawn.then_some(bits));
+                            assert_eq!(row[(2 + slot) * DIM + column], one.to_bits(), "{slot}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+    // Without a conversion values of a checkpoint are refused, and nothing changes.
+    for table in of_either_kind(with_half_slots(BFLOAT16, Rounding::Stochastic), &directory)? {
+        let text = message(fill(&table, true, 2));
+        assert!(
+            text.contains("row_conversion") && text.contains("table=half"),
+            "{text}"
+        );
+        assert!(table.is_empty() && table.slots().is_empty());
+        // A slot that is not filled is not added.
+        fill(&table, false, 1)?;
+        assert_eq!(table.slots().len(), 1);
     }
     Ok(())
 }

@@ -215,8 +215,8 @@ class DenseSource:
                 yield loads
 
     def _values(self, one: Any) -> List[np.ndarray]:
-        """Returns the rows of a variable, or of a part of one, and then its slots, each (n, dim).
-        """
+        """Returns the rows of a variable, or of a part of one, and then its slots, each (n, dim); of
+        a slot that the checkpoint has not no rows, (0, dim)."""
         places = [one.saved] + [place for place in one.slots if place.name in self._shapes]
         values = {place.name: value.reshape(one.plan.shape[0], -1)
                   for place, value in zip(places, read_floats(self._checkpoint, places))}
@@ -226,7 +226,7 @@ class DenseSource:
             if place.name not in values:
                 logger.info("the slot %s of the table %s is not in %s: it starts at %s.",
                             slot.name, one.table.table_name, self._checkpoint, slot.initial)
-                values[place.name] = np.full_like(rows, slot.initial)
+                values[place.name] = rows[:0]
             found.append(values[place.name])
         logger.info("the table %s takes over the %d rows of the variable %s of %s.",
                     one.table.table_name, len(rows), one.saved.name, self._checkpoint)

@@ -21,7 +21,8 @@ class Filling(NamedTuple):
     Attributes:
         ids: Placeholder of distinct keys, int64 (n).
         rows: Placeholder of embeddings, float32 (n, dim).
-        slots: Placeholders of each slot, float32 (n, dim).
+        slots: Placeholders of each slot, float32 (n, dim); of one of no rows, (0, dim), they start
+            as those of new rows do.
         done: Sets them.
         keys: Placeholder of keys whose rows are wanted, int64 (n).
         found: Their rows, float32 (n, dim); what a key without a row would start with.
@@ -66,20 +67,15 @@ def make_filling(table: Table, dim: int, slots: Sequence[Any],
 def _set_rows(table: Table, slots: Sequence[Any], rules: RowRules, ids: tf.Tensor,
               rows: tf.Tensor, values: Sequence[tf.Tensor], saved: bool) -> tf.Operation:
     """Adds the ops that set the rows of distinct ids, and of each slot; `saved` are those of a
-    checkpoint."""
-    done = library().mx_rec_assign(table.handle, ids, rows, saved=int(saved), name="assign").op
+    checkpoint that may have other types."""
+    names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8)) for slot in slots]
+    initial = tf.constant([slot.initial for slot in slots], tf.float32)
+    done = library().mx_rec_fill(table.handle, ids, rows, names, initial, values,
+                                 saved=int(saved), name="fill").op
     if rules.counts:
         with tf.control_dependencies([done]):
             done = count_as_admitted(table, rules, ids)
-    if not slots:
-        return done
-    with tf.control_dependencies([done]):
-        offsets, _ = resolve([table.handle], [ids], name="offsets").of(0)
-    names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8)) for slot in slots]
-    initial = tf.constant([slot.initial for slot in slots], tf.float32)
-    old = [tf.fill(tf.shape(rows), tf.constant(slot.initial, tf.float32)) for slot in slots]
-    return library().mx_rec_write_rows(table.handle, offsets, names, initial, old, values,
-                                       sets=1, name="write").op
+    return done
 
 
 def start_with_values(one: Any, rules: RowRules, rows: Optional[tf.Tensor],
@@ -91,7 +87,7 @@ def start_with_values(one: Any, rules: RowRules, rows: Optional[tf.Tensor],
         rules: When keys get rows: those that are set count as admitted.
         rows: The variable's value, in its shape; None: each row as it would be when it is made.
         slots: The values of slots by name, in the same shape; others start as those of new rows do.
-        saved: Whether the rows are of a checkpoint in which they have another type.
+        saved: Whether they are rounded as the table's row_conversion says, else to the nearest.
 
     Returns:
         What has set them all.
@@ -118,6 +114,7 @@ def set_all(table: Table, filling: Any, plan: Any, rows: Optional[tf.Tensor],
     """
     count, dim = plan.shape[0], plan.dim
     whole = {name: tf.reshape(value, [count, dim]) for name, value in (slots or {}).items()}
+    given = [slot for slot in plan.slots if slot.name in whole]
     if rows is not None:
         rows = tf.reshape(tf.ensure_shape(rows, plan.shape), [count, dim])
 
@@ -125,9 +122,8 @@ def set_all(table: Table, filling: Any, plan: Any, rows: Optional[tf.Tensor],
         ids = tf.range(first, end)
         part = rows[first:end] if rows is not None else find_rows(
             [table.handle], [row_shape(table.variable)], [ids], initial=True, name="found")[0]
-        values = [whole[slot.name][first:end] if slot.name in whole else tf.fill(
-            tf.shape(part), tf.constant(slot.initial, tf.float32)) for slot in plan.slots]
-        return _set_rows(table, plan.slots, rules, ids, part, values, saved and rows is not None)
+        values = [whole[slot.name][first:end] for slot in given]
+        return _set_rows(table, given, rules, ids, part, values, saved)
 
     # As many rows at a time as `fill` sets.
     return each_chunk(count, filling.chunk, fill_chunk)

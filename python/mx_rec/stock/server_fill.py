@@ -28,7 +28,8 @@ def tables_on_disk(found: Sequence[Any], checkpoint: str,
     Args:
         found: Variables of tables on parameter servers (stock.convert.ConvertedVariable).
         checkpoint: Prefix of the checkpoint that has the variables.
-        read: Returns the rows of one of them and then its slots, each float32 (n, dim).
+        read: Returns the rows of one of them and then its slots, each float32 (n, dim), or (0, dim)
+            for one that starts as those of new rows do.
 
     Yields:
         The directory, with one directory for each table; "" for no variable.

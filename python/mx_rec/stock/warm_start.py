@@ -474,8 +474,8 @@ class VariableStarts:
         time is in memory."""
         values = dict(start.values)
         rows = values.pop("", None)
-        saved = rows is not None and start.dtypes.rows != one.plan.row_dtype
-        if saved or values and start.dtypes.slots != one.plan.slot_dtype:
+        if rows is not None and start.dtypes.rows != one.plan.row_dtype \
+                or values and start.dtypes.slots != one.plan.slot_dtype:
             expect_conversion(one, start.source)
         for value in start.values.values():
             for op in _readers_of(value.op):
@@ -484,7 +484,8 @@ class VariableStarts:
                     "training goes on from a checkpoint.", one.table.table_name,
                     one.plan.shape[0], one.saved.name,
                     " and the slots " + ", ".join(sorted(values)) if values else "", start.source)
-        return start_with_values(one, rules, rows, values, saved)
+        # Values of the table's own types are the same by any rounding.
+        return start_with_values(one, rules, rows, values, one.table.row_conversion is not None)
 
 
 def _load_op(one: ConvertedVariable, start: _Start) -> tf.Operation:

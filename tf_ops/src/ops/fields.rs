@@ -64,6 +64,17 @@ fn fields(names: &[Input], initial: &Input) -> Result<Vec<Field>> {
     Ok(fields)
 }
 
+/// [`fields`] that must be slots.
+pub(super) fn slots(names: &[Input], initial: &Input) -> Result<Vec<SlotSpec>> {
+    let slots = fields(names, initial)?
+        .into_iter()
+        .map(|field| match field {
+            Field::Slot(slot) => Ok(slot),
+            Field::Embedding => Err(Error::invalid("a slot must have a name")),
+        });
+    slots.collect()
+}
+
 /// Offsets to the distinct rows and their fields.
 pub(crate) struct ReadRows {
     fields: usize,

@@ -1,69 +1,133 @@
-//! Ops that change the rows of keys: `MxRecAssign`, `MxRecRemove`.
+//! Ops that change the rows of keys: `MxRecAssign`, `MxRecFill`, `MxRecRemove`.
 
+use super::fields::slots;
+use super::lists::{length, Tensors};
 use super::support::{expect_row_each, ids, on, table, TableOp, HANDLE, IDS, KEY_TYPE};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{Result, Table};
+use mx_rec_kernels::{Result, SlotValues, Table};
 
 /// Sets rows.
-pub(crate) struct Assign {
-    saved: bool,
-}
+#[derive(Default)]
+pub(crate) struct Assign;
 
-impl OpKernel for Assign {
+impl TableOp for Assign {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecAssign",
         doc: "Sets the embeddings of keys and makes rows for unknown ones; the optimizer's slots \
               of these rows start afresh. Of a key that occurs twice the last row counts; padding \
-              is skipped.",
+              is skipped. A table of 2 bytes a value rounds to the nearest.",
+        inputs: &[HANDLE, IDS, ROWS],
+        outputs: &[SIZE],
+        attrs: &[KEY_TYPE],
+        errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity.",
+        stateful: true,
+        differentiable: false,
+    };
+
+    fn run(context: &Context, table: &Table) -> Result<()> {
+        let (input, rows) = (context.input(1)?, context.input(2)?);
+        expect_row_each(&rows, &input, table.dim())?;
+        table.assign(pool()?, ids(&input)?, rows.values::<f32>()?)?;
+        context.set_scalar(0, table.len() as i64)
+    }
+}
+
+const ROWS: Arg = Arg {
+    name: "rows",
+    dtype: "float",
+    shape: "(s..., dim)",
+    doc: "The embeddings.",
+};
+const SIZE: Arg = Arg {
+    name: "size",
+    dtype: "int64",
+    shape: "()",
+    doc: "Rows of the table afterwards.",
+};
+
+/// Sets rows and slots.
+pub(crate) struct Fill {
+    slots: usize,
+    saved: bool,
+}
+
+impl OpKernel for Fill {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecFill",
+        doc: "MxRecAssign of the values of variables: also of slots, which are added if rows lack \
+              them.",
         inputs: &[
             HANDLE,
             IDS,
+            ROWS,
             Arg {
-                name: "rows",
+                name: "slots",
+                dtype: "N * uint8",
+                shape: "N times (b)",
+                doc: "Names of slots in UTF-8, LazyAdam_momentum for one.",
+            },
+            Arg {
+                name: "initial",
                 dtype: "float",
-                shape: "(s..., dim)",
-                doc: "The embeddings.",
+                shape: "(n)",
+                doc: "For each slot what it starts at in rows that lack it.",
+            },
+            Arg {
+                name: "values",
+                dtype: "N * float",
+                shape: "N times (s..., dim)",
+                doc: "For each slot its values; of shape (0, dim): it starts afresh, and is not \
+                      added.",
             },
         ],
-        outputs: &[Arg {
-            name: "size",
-            dtype: "int64",
-            shape: "()",
-            doc: "Rows of the table afterwards.",
-        }],
+        outputs: &[SIZE],
         attrs: &[
             KEY_TYPE,
             Attr {
+                spec: "N: int >= 0",
+                doc: "Slots.",
+            },
+            Attr {
                 spec: "saved: int = 0",
-                doc:
-                    "Whether the rows are those of a variable of a checkpoint: a table of 2 bytes \
-                      a value rounds them as its conversion says, else to the nearest.",
+                doc: "Whether the values are those of a checkpoint and may be of another type: a \
+                      table of 2 bytes a value rounds them as its conversion says, else to the \
+                      nearest.",
             },
         ],
         errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity; \
-                 `INVALID_ARGUMENT` if saved, and the table has 2 bytes a value and no conversion.",
+                 `INVALID_ARGUMENT` for a name or an initial value that no slot can have, and if \
+                 saved, and the table has 2 bytes a value and no conversion.",
         stateful: true,
         differentiable: false,
     };
 
     fn create(construction: &Construction) -> Result<Self> {
-        let saved = construction.int("saved")? != 0;
-        Ok(Self { saved })
+        Ok(Self {
+            slots: length(construction, "N")?,
+            saved: construction.int("saved")? != 0,
+        })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
         let table = table(context)?;
+        let mut inputs = Tensors::from(context, 1, 1);
+        let (input, rows) = (inputs.one()?, inputs.one()?);
+        let (names, initial) = (inputs.list(self.slots)?, inputs.one()?);
+        let given = inputs.list(self.slots)?;
         on(&table, || {
-            let (input, rows) = (context.input(1)?, context.input(2)?);
             expect_row_each(&rows, &input, table.dim())?;
-            let (ids, values) = (ids(&input)?, rows.values::<f32>()?);
-            if self.saved {
-                table.assign_saved(pool()?, ids, values)?;
-            } else {
-                table.assign(pool()?, ids, values)?;
+            let mut filled = Vec::with_capacity(self.slots);
+            for (slot, values) in slots(&names, &initial)?.into_iter().zip(&given) {
+                if *values.dims() != [0, table.dim() as i64] {
+                    expect_row_each(values, &input, table.dim())?;
+                    let values = values.values::<f32>()?;
+                    filled.push(SlotValues { slot, values });
+                }
             }
+            let rows = rows.values::<f32>()?;
+            table.fill(pool()?, ids(&input)?, rows, &filled, self.saved)?;
             context.set_scalar(0, table.len() as i64)
         })
     }

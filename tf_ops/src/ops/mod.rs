@@ -62,6 +62,7 @@ macro_rules! for_each_op {
             admission::Stats,
             inspect::Export,
             keys::Assign,
+            keys::Fill,
             keys::Remove,
             inspect::Clear,
             file::Save,

@@ -3,6 +3,7 @@
 use crate::batch::by_key::ByKey;
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
+use crate::halves::Place;
 use crate::mem::{rows_ahead, rows_at_once, NONE};
 use crate::optim::{Room, StoredSlot};
 use crate::pool::{ranges, Parts};
@@ -12,11 +13,12 @@ use crate::table::disk::expect_all;
 use crate::table::engine::{zeros, LockedIndex};
 use crate::table::rows::content::{Content, Places};
 use crate::table::rows::offset::Unfit;
-use crate::table::{LookupGradients, RowGradients, Table, Target};
+use crate::table::{LookupGradients, RowGradients, SlotValues, Table, Target};
 use crate::{
     Columns, Error, Ids, Pool, Result, Rounding, RowDtype, RowOptimizer, RowStorage, SlotSpec,
 };
 use smallvec::{smallvec, SmallVec};
+use std::iter::once;
 use std::ops::Range;
 
 /// A thread should have at least so many gradients: to wake another one takes as long as several
@@ -86,21 +88,56 @@ impl Table {
     /// `InvalidArgument` for a wrong length, `ResourceExhausted` over the budget; a failed call
     /// changes nothing.
     pub fn assign(&self, pool: &Pool, ids: Ids<'_>, rows: &[f32]) -> Result<()> {
-        self.assign_as(pool, ids, rows, Rounding::Nearest)
+        self.fill(pool, ids, rows, &[], false)
     }
 
-    /// [`Table::assign`] of the rows of a variable of a checkpoint, which a table of another
-    /// `row_dtype` rounds as it does those of a table: as its conversion says.
+    /// [`Table::assign`] of embeddings and of some slots, which are added if rows lack them. Values
+    /// that are `saved` are those of variables of a checkpoint: where the table has 2 bytes a value
+    /// they are rounded as its conversion says, as those of another table would be.
     ///
     /// # Errors
-    /// As [`Table::assign`], and `InvalidArgument` if the table has none.
-    pub fn assign_saved(&self, pool: &Pool, ids: Ids<'_>, rows: &[f32]) -> Result<()> {
-        let storage = self.config().row_storage;
-        let rounding = match storage.dtype {
+    /// As [`Table::assign`]; `InvalidArgument` for slots of another length or form than the table's
+    /// and, of values that are saved, if a table of 2 bytes a value has no conversion.
+    pub fn fill(
+        &self,
+        pool: &Pool,
+        ids: Ids<'_>,
+        rows: &[f32],
+        slots: &[SlotValues<'_>],
+        saved: bool,
+    ) -> Result<()> {
+        self.floats("rows", rows.len(), ids.len())?;
+        let mut specs = Vec::with_capacity(slots.len());
+        for SlotValues { slot, values } in slots {
+            let expected = ids.len().saturating_mul(slot.floats(self.dim()));
+            self.length("slot", values.len(), expected)?;
+            specs.push(slot.clone());
+        }
+        let rounding = match self.config().row_storage.dtype {
             RowDtype::Float32 => Rounding::Nearest,
+            _ if !saved => Rounding::Nearest,
             _ => self.conversion_of(RowStorage::default(), None)?,
         };
-        self.assign_as(pool, ids, rows, rounding)
+        let named = |error: Error| error.with("table", &self.config().name);
+        // Before new keys get rows.
+        self.expect_slots(&self.content().read(), &specs)?;
+        let verb = |index: LockedIndex<'_>, offsets: Vec<i64>, inverse: &[i32]| {
+            let mut content = self.content().write();
+            drop(index);
+            expect_all(&content, &offsets)?;
+            let places = content.slots_for(&specs).map_err(named)?;
+            let slots = places.into_iter().zip(slots.iter().map(|slot| slot.values));
+            let values: Vec<(Place, &[f32])> = once((content.layout.embedding(), rows))
+                .chain(slots)
+                .collect();
+            self.overwrite(
+                pool,
+                &mut content,
+                (ids, &offsets, inverse),
+                (&values, rounding),
+            )
+        };
+        self.resolve_with_rows(pool, ids, None, &mut vec![0; ids.len()], zeros, verb)
     }
 
     /// How values of a checkpoint are rounded whose types, as which they are `saved`, are not the
@@ -135,51 +172,38 @@ impl Table {
         })
     }
 
-    fn assign_as(&self, pool: &Pool, ids: Ids<'_>, rows: &[f32], rounding: Rounding) -> Result<()> {
-        self.floats("rows", rows.len(), ids.len())?;
-        let verb = |index: LockedIndex<'_>, offsets: Vec<i64>, inverse: &[i32]| {
-            let mut content = self.content().write();
-            drop(index);
-            expect_all(&content, &offsets)?;
-            self.overwrite(
-                pool,
-                &mut content,
-                (ids, &offsets, inverse),
-                (rows, rounding),
-            )
-        };
-        self.resolve_with_rows(pool, ids, None, &mut vec![0; ids.len()], zeros, verb)
-    }
-
-    /// [`Table::assign`] of keys whose rows are in memory.
+    /// [`Table::fill`] of keys whose rows are in memory.
     fn overwrite(
         &self,
         pool: &Pool,
         content: &mut Content,
         (ids, offsets, inverse): (Ids<'_>, &[i64], &[i32]),
-        (rows, rounding): (&[f32], Rounding),
+        (values, rounding): (&[(Place, &[f32])], Rounding),
     ) -> Result<()> {
-        let dim = self.dim();
         let offset = |at: usize| offsets.get(inverse[at] as usize).copied().unwrap_or(-1);
         let dealt = self.deal(pool, content, ids.len(), offset)?;
-        let room = content.changes.fit(content.store.rows());
-        room.map_err(|error| error.with("table", &self.config().name))?;
-        let (embedding, reset_slots) = (content.layout.embedding(), content.reset_slots());
-        let halves = content.halves.as_deref();
+        content
+            .begin_step(pool, None, &[])
+            .map_err(|error| error.with("table", &self.config().name))?;
+        let (reset_slots, frozen) = (content.reset_slots(), content.frozen().to_vec());
+        let (halves, waiting) = (content.halves.as_deref(), content.waiting.as_deref());
         let parts = content.store.split(dealt.owners);
         pool.each(parts.into_iter().enumerate(), |(owner, mut part)| {
-            for (row, position) in dealt.of(owner) {
-                let at = position as usize * dim;
-                if let Some(row) = part.row_mut(row) {
-                    let values = &rows[at..at + dim];
+            for (number, position) in dealt.of(owner) {
+                let Some(row) = part.row_mut(number) else {
+                    continue;
+                };
+                let at = position as usize;
+                reset_slots(row);
+                for &(place, values) in values {
+                    let values = &values[at * place.count..(at + 1) * place.count];
                     match halves {
-                        None => row[..dim].copy_from_slice(values),
-                        Some(halves) => {
-                            let key = ids.get(position as usize);
-                            halves.set(rounding, (embedding, key), values, row);
-                        }
+                        None => row[place.start..][..place.count].copy_from_slice(values),
+                        Some(halves) => halves.set(rounding, (place, ids.get(at)), values, row),
                     }
-                    reset_slots(row);
+                }
+                if let Some(waiting) = waiting.filter(|_| frozen.binary_search(&number).is_err()) {
+                    waiting.note(number, 0);
                 }
             }
         });
