@@ -16,8 +16,12 @@ impl Arguments {
 
     /// The number behind a name, else one of the two defaults: the second with `--quick`.
     pub(crate) fn number(&self, name: &str, full: usize, small: usize) -> usize {
-        let quick = self.0.iter().any(|argument| argument == "--quick");
         let given = self.text(name).and_then(|value| value.parse().ok());
-        given.unwrap_or(if quick { small } else { full })
+        given.unwrap_or(if self.has("--quick") { small } else { full })
+    }
+
+    /// Whether a name is given.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|argument| argument == name)
     }
 }
