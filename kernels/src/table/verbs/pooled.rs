@@ -1,6 +1,7 @@
 //! Reads pooled rows, by offset and by key: the sum of the rows of every bag, straight out of the
 //! table.
 
+use crate::batch::distinct::repeat_often;
 use crate::batch::pooling::{parts, pool_bags, RowSource};
 use crate::batch::restore_pooled;
 use crate::history::History;
@@ -77,11 +78,33 @@ impl KeysOf<'_> {
             absent: self.absent,
             dim,
         };
+        let repeat = repeat_often(self.ids);
         pool.each(parts(pool, bags, dim, out), |(range, out)| {
-            let Ok(()) = match self.ids {
-                Ids::I64(ids) => pool_bags(level, KeyRows { lookup, ids }, bags, range, dim, out),
-                Ids::I32(ids) => pool_bags(level, KeyRows { lookup, ids }, bags, range, dim, out),
+            let mut add = |numbered: Option<Numbered<'_>>| {
+                let Ok(()) = match self.ids {
+                    Ids::I64(ids) => {
+                        let rows = KeyRows::new(lookup, ids, numbered);
+                        pool_bags(level, rows, bags, range.clone(), dim, out)
+                    }
+                    Ids::I32(ids) => {
+                        let rows = KeyRows::new(lookup, ids, numbered);
+                        pool_bags(level, rows, bags, range.clone(), dim, out)
+                    }
+                };
             };
+            if !repeat {
+                return add(None);
+            }
+            let ids = bags.ids(&range);
+            let keys = self.table.keys();
+            keys.numbered(lookup.index, self.ids.part(ids.clone()), |inverse, rows| {
+                rows.iter_mut().for_each(|row| *row = lookup.admitted(*row));
+                add(Some(Numbered {
+                    start: ids.start,
+                    inverse,
+                    rows,
+                }));
+            });
         });
     }
 }
@@ -128,10 +151,33 @@ struct KeyLookup<'a, S> {
     dim: usize,
 }
 
-/// The rows of keys: a bucket is asked for early, read when the row is asked for.
+impl<S> KeyLookup<'_, S> {
+    /// The row of a key, unless the key is refused.
+    #[inline(always)]
+    fn admitted(&self, row: u32) -> u32 {
+        match self.history {
+            Some(history) if row != NONE && history.of_row(row).count < history.access() => NONE,
+            _ => row,
+        }
+    }
+}
+
+/// Ids of which each distinct key was looked up once.
+struct Numbered<'a> {
+    /// The first of the ids.
+    start: usize,
+    /// For each id the number of its key, -1 for padding.
+    inverse: &'a [i32],
+    /// By number.
+    rows: &'a [u32],
+}
+
+/// The rows of keys. Unless these were looked up before, a bucket is asked for early, and read when
+/// the row is asked for.
 struct KeyRows<'a, T, S> {
     lookup: &'a KeyLookup<'a, S>,
     ids: &'a [T],
+    numbered: Option<Numbered<'a>>,
 }
 
 impl<T: Copy + Into<i64>, S: ReadRows> RowSource for KeyRows<'_, T, S> {
@@ -140,38 +186,32 @@ impl<T: Copy + Into<i64>, S: ReadRows> RowSource for KeyRows<'_, T, S> {
 
     #[inline(always)]
     fn early(&mut self, ids: Range<usize>) {
-        let index = self.lookup.index;
-        let keys = self.ids[ids].iter();
-        keys.for_each(|&id| prefetch(index.home(hash(id.into()))));
+        if self.numbered.is_none() {
+            let index = self.lookup.index;
+            let keys = self.ids[ids].iter();
+            keys.for_each(|&id| prefetch(index.home(hash(id.into()))));
+        }
     }
 
     #[inline(always)]
     fn ask(&mut self, ids: Range<usize>, places: &mut [u32]) -> Result<(), Infallible> {
-        let KeyLookup {
-            index,
-            store,
-            history,
-            dim,
-            ..
-        } = *self.lookup;
-        let ids = &self.ids[ids];
-        // Those that may lie behind their homes, listed without a branch.
-        let (mut beyond, mut count) = ([0_u8; MOST_AHEAD], 0);
-        for (at, (row, &id)) in places.iter_mut().zip(ids).enumerate() {
-            let (found, further) = index.row_at_home(id.into());
-            *row = found;
-            beyond[count % MOST_AHEAD] = at as u8;
-            count += usize::from(further);
-        }
-        for &at in beyond.iter().take(count) {
-            places[usize::from(at)] = index.row(ids[usize::from(at)].into());
-        }
-        for row in places {
-            if let Some(history) = history {
-                if *row != NONE && history.of_row(*row).count < history.access() {
-                    *row = NONE;
-                }
+        let KeyLookup { store, dim, .. } = *self.lookup;
+        if let Some(Numbered {
+            start,
+            inverse,
+            rows,
+        }) = self.numbered
+        {
+            let numbers = &inverse[ids.start - start..ids.end - start];
+            for (row, &number) in places.iter_mut().zip(numbers) {
+                *row = rows.get(number as usize).copied().unwrap_or(NONE);
+                store.prefetch(*row, dim);
             }
+            return Ok(());
+        }
+        self.look_up(&self.ids[ids], places);
+        for row in places {
+            *row = self.lookup.admitted(*row);
             store.prefetch(*row, dim);
         }
         Ok(())
@@ -186,7 +226,32 @@ impl<T: Copy + Into<i64>, S: ReadRows> RowSource for KeyRows<'_, T, S> {
     }
 }
 
-impl<T: Copy + Into<i64>, S> KeyRows<'_, T, S> {
+impl<'a, T: Copy + Into<i64>, S> KeyRows<'a, T, S> {
+    fn new(lookup: &'a KeyLookup<'a, S>, ids: &'a [T], numbered: Option<Numbered<'a>>) -> Self {
+        KeyRows {
+            lookup,
+            ids,
+            numbered,
+        }
+    }
+
+    /// Finds the rows of some ids, whose homes were asked for.
+    #[inline(always)]
+    fn look_up(&self, ids: &[T], rows: &mut [u32]) {
+        let index = self.lookup.index;
+        // Those that may lie behind their homes, listed without a branch.
+        let (mut beyond, mut count) = ([0_u8; MOST_AHEAD], 0);
+        for (at, (row, &id)) in rows.iter_mut().zip(ids).enumerate() {
+            let (found, further) = index.row_at_home(id.into());
+            *row = found;
+            beyond[count % MOST_AHEAD] = at as u8;
+            count += usize::from(further);
+        }
+        for &at in beyond.iter().take(count) {
+            rows[usize::from(at)] = index.row_beyond(ids[usize::from(at)].into());
+        }
+    }
+
     #[cold]
     fn absent(&self, at: usize) -> Option<&[f32]> {
         let dim = self.lookup.dim;
