@@ -3,9 +3,10 @@
 //! ```text
 //! cargo run --release -p mx_rec_kernels --example bags_bench -- [--quick] [--threads N]
 //!     [--reps N] [--rows N] [--dim N] [--bags N] [--length N] [--tables N] [--only NAME]
+//!     [--exponent F]
 //! ```
 //! `ours` is the median of milliseconds for one batch in all tables, ids drawn by Zipf's law
-//! (exponent 1.05); `peer` is the sum of the same rows in arrays, at places that are known.
+//! (exponent 1.05, 0 for all rows alike); `peer` is the sum of the same rows in arrays, at places that are known.
 
 #[expect(dead_code, reason = "other benches use the rest")]
 mod support;
@@ -17,7 +18,7 @@ use mx_rec_kernels::{
 use std::hint::black_box;
 use std::sync::Arc;
 use support::arguments::Arguments;
-use support::{draw, fill, key, line, median, table, time};
+use support::{fill, key, line, median, table, time, zipf};
 
 /// Batches that are drawn.
 const BATCHES: usize = 8;
@@ -31,9 +32,12 @@ fn main() -> Result<()> {
     let pool = Pool::new(number("--threads", 2, 2))?;
     let only = arguments.text("--only");
     let n = bags * length;
+    let exponent = arguments.text("--exponent");
+    let exponent = exponent.map_or(Ok(1.05), str::parse).unwrap_or(1.05);
+    let drawn = zipf(exponent, tables * BATCHES, n, rows);
     let mut sides = Vec::new();
-    for at in 0..tables {
-        sides.push(Side::new(&pool, at, rows, dim, n)?);
+    for of_table in drawn.chunks(BATCHES) {
+        sides.push(Side::new(&pool, rows, dim, of_table)?);
     }
     let ends: Vec<i64> = (1..=bags).map(|bag| (bag * length) as i64).collect();
     let described = Bags {
@@ -89,34 +93,16 @@ struct Side {
 }
 
 impl Side {
-    fn new(pool: &Pool, at: usize, rows: usize, dim: usize, n: usize) -> Result<Side> {
+    fn new(pool: &Pool, rows: usize, dim: usize, drawn: &[Vec<i64>]) -> Result<Side> {
         let table = table(dim, rows as u64 + rows as u64 / 16)?;
         fill(&table, pool, 0, rows, 65_536, |_| {})?;
-        let mut sum = 0.0;
-        let weights = (1..=rows).map(|rank| {
-            sum += (rank as f64).powf(-1.05);
-            sum
-        });
-        let cumulated: Vec<f64> = weights.collect();
-        // Popular rows lie anywhere.
-        let step = 7919 + 2 * at;
-        let mut keys = Vec::new();
-        let mut places = Vec::new();
-        for batch in 0..BATCHES {
-            let drawn = draw((at * BATCHES + batch) as u64 + 1, n, 1 << 40);
-            let ranks = drawn.iter().map(|&one| {
-                let wanted = one as f64 / (1_u64 << 40) as f64 * sum;
-                cumulated.partition_point(|&upto| upto < wanted)
-            });
-            let of: Vec<u32> = ranks.map(|rank| (rank * step % rows) as u32).collect();
-            keys.push(of.iter().map(|&place| key(i64::from(place))).collect());
-            places.push(of);
-        }
+        let of_batch = |batch: &Vec<i64>| batch.iter().map(|&place| place as u32).collect();
+        let keys = |batch: &Vec<i64>| batch.iter().map(|&place| key(place)).collect();
         Ok(Side {
             table: Arc::new(table),
             array: vec![0.5; rows * dim],
-            keys,
-            places,
+            keys: drawn.iter().map(keys).collect(),
+            places: drawn.iter().map(of_batch).collect(),
         })
     }
 }

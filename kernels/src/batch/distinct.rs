@@ -24,6 +24,9 @@ const NOTHING: u32 = u32::MAX;
 /// caches then.
 const MOST_IN_RANGE: usize = 1 << 17;
 
+/// So many ids tell whether those of a batch repeat.
+const SAMPLE: usize = 512;
+
 /// Memory that outlives a batch, so that the next one needs no new pages.
 #[derive(Default)]
 pub(crate) struct Scratch {
@@ -33,6 +36,15 @@ pub(crate) struct Scratch {
     rows: Vec<u32>,
     times: Vec<u32>,
     ranks: Vec<AtomicU32>,
+}
+
+impl Scratch {
+    /// Numbers the distinct keys of `ids`, fewer than 2^31, on the caller's thread. Returns for
+    /// each id the number of its key, -1 for padding, and by number the rows of the keys,
+    /// [`NONE`] where `index` has none.
+    pub(crate) fn number(&mut self, index: &Index, ids: Ids<'_>) -> (&[i32], &mut [u32]) {
+        self.ranged.number(index, ids)
+    }
 }
 
 impl Keep for Scratch {
@@ -66,6 +78,19 @@ pub(crate) fn distinct<O: DerefMut<Target = [i64]>>(
         Ids::I64(ids) => in_ranges(pool, index, ids, wanted, buffers, inverse, room),
         Ids::I32(ids) => in_ranges(pool, index, ids, wanted, buffers, inverse, room),
     }
+}
+
+/// Whether so many ids of a batch occurred before that it takes less time to make them distinct
+/// than to look each of them up. Some ids are looked at; a small batch is not worth it.
+pub(crate) fn repeat_often(ids: Ids<'_>) -> bool {
+    if ids.len() < LEAST {
+        return false;
+    }
+    let sample = (0..SAMPLE).map(|at| ids.get(ids.len() / SAMPLE * at));
+    let mut numbering = Numbering::new(SAMPLE);
+    let items = sample.map(|key| (key, key.spread(), ()));
+    numbering.number(SAMPLE, items, |(), _, _| ());
+    SAMPLE - numbering.len() >= SAMPLE / 8
 }
 
 /// [`distinct`] of a large batch, or for many threads: sorted into groups that fit the first cache.
@@ -421,6 +446,16 @@ mod tests {
         for n in [ids.len(), 2 * LEAST + 1, LEAST, 33, 3, 1, 0] {
             expect_answers(&index, &ids[..n]);
         }
+    }
+
+    #[test]
+    fn a_large_batch_tells_by_some_ids_whether_they_repeat() {
+        let of =
+            |n: i64, keys: i64| -> Vec<i64> { (0..n).map(|at| hash(at) as i64 % keys).collect() };
+        assert!(repeat_often(Ids::I64(&of(100_000, 1000))));
+        assert!(!repeat_often(Ids::I64(&of(100_000, 1 << 40))));
+        assert!(!repeat_often(Ids::I64(&of(LEAST as i64 - 1, 1000))));
+        assert!(repeat_often(Ids::I32(&[PADDING as i32; LEAST])));
     }
 
     #[test]

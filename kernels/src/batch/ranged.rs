@@ -16,7 +16,7 @@ use crate::index::{hash, Index};
 use crate::mem::{prefetch, NONE};
 use crate::pool::{ranges, split_mut, Parts};
 use crate::simd::{Level, Vectorized};
-use crate::{Pool, PADDING};
+use crate::{Ids, Pool, PADDING};
 use smallvec::smallvec;
 use std::ops::{DerefMut, Range};
 
@@ -50,13 +50,30 @@ const FIRST: u32 = u32::MAX;
 pub(super) struct Buffers {
     ranges: Vec<RangeKeys>,
     places: Vec<u32>,
+    inverse: Vec<i32>,
 }
 
 impl Buffers {
     /// Bytes held.
     pub(super) fn bytes(&self) -> usize {
         let ranges = self.ranges.iter().map(RangeKeys::bytes).sum::<usize>();
-        ranges + self.places.capacity() * size_of::<u32>()
+        ranges + (self.places.capacity() + self.inverse.capacity()) * size_of::<u32>()
+    }
+
+    /// [`Scratch::number`](super::distinct::Scratch::number).
+    pub(super) fn number(&mut self, index: &Index, ids: Ids<'_>) -> (&[i32], &mut [u32]) {
+        if self.ranges.is_empty() {
+            self.ranges.push(RangeKeys::default());
+        }
+        let (keys, n) = (&mut self.ranges[0], ids.len());
+        for_len(&mut self.inverse, n, 0);
+        let inverse = &mut self.inverse[..n];
+        match ids {
+            Ids::I64(ids) => keys.number(index, ids, inverse),
+            Ids::I32(ids) => keys.number(index, ids, inverse),
+        }
+        let end = keys.numbering.len();
+        (inverse, &mut keys.rows[1..end])
     }
 }
 
@@ -192,6 +209,17 @@ struct RangeKeys {
 }
 
 impl RangeKeys {
+    /// Numbers the distinct keys of `ids` and finds their rows.
+    fn number<T: Copy + Into<i64>>(&mut self, index: &Index, ids: &[T], inverse: &mut [i32]) {
+        Level::detect().run(NumberIds {
+            keys: self,
+            index,
+            ids,
+            is_counted: false,
+            inverse,
+        });
+    }
+
     /// The distinct keys, without padding.
     fn keys(&self) -> &[i64] {
         self.numbering.values().get(1..).unwrap_or(&[])

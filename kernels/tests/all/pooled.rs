@@ -208,6 +208,21 @@ fn assert_bits(one: &[f32], other: &[f32], what: &str) {
     assert_eq!(differs, None, "{what}");
 }
 
+/// What [`Table::find`] gives for batches so small that each id is looked up by itself.
+fn found_by_parts(table: &Table, ids: &[i64], absent: Absent<'_>) -> Vec<f32> {
+    let (pool, dim) = (Pool::new(1).unwrap(), table.config().dim);
+    let mut out = vec![9.0; ids.len() * dim];
+    let parts = ids.chunks(1000).zip(out.chunks_mut(1000 * dim));
+    for (at, (ids, out)) in parts.enumerate() {
+        let absent = match absent {
+            Absent::Rows(rows) => Absent::Rows(&rows[at * 1000 * dim..][..out.len()]),
+            other => other,
+        };
+        table.find(&pool, Ids::I64(ids), absent, out).unwrap();
+    }
+    out
+}
+
 fn expect_all_forms(batch: &Batch, threads: usize) {
     let Batch { dim, .. } = *batch;
     let pool = Pool::new(threads).unwrap();
@@ -256,6 +271,7 @@ fn expect_all_forms(batch: &Batch, threads: usize) {
             table
                 .find(&pool, Ids::I64(&ids), absent, &mut each)
                 .unwrap();
+            assert_bits(&each, &found_by_parts(&table, &ids, absent), "find");
             let expected = pooled_by_hand(batch, &each, bags.divisors);
             for ids in [Ids::I64(&ids), Ids::I32(&narrow)] {
                 found.fill(9.0);
@@ -264,6 +280,16 @@ fn expect_all_forms(batch: &Batch, threads: usize) {
             }
         }
     }
+    let initial = Absent::Initial(table.config());
+    let mut each = vec![9.0; n * dim];
+    table
+        .find(&pool, Ids::I64(&ids), initial, &mut each)
+        .unwrap();
+    assert_bits(
+        &each,
+        &found_by_parts(&table, &ids, initial),
+        "initial rows",
+    );
     table.set_access_threshold(0).unwrap();
 
     let offsets = create(&ids, &mut inverse);

@@ -29,7 +29,7 @@ impl OpKernel for Find {
         name: "MxRecFind",
         doc: "Looks keys up without making rows, in one table or in many: evaluation and \
               prediction. It gives a row for each id, or with `ends` a vector for each bag of ids, \
-              as MxRecRead pools them. No key is made distinct.",
+              as MxRecRead pools them.",
         inputs: &[
             HANDLES,
             VARIABLES,

@@ -117,6 +117,21 @@ impl Keys {
         found
     }
 
+    /// Numbers the distinct keys of some ids on the caller's thread, with kept working memory: `f`
+    /// gets what [`Scratch::number`] returns.
+    pub(in crate::table) fn numbered<R>(
+        &self,
+        index: &Index,
+        ids: Ids<'_>,
+        f: impl FnOnce(&[i32], &mut [u32]) -> R,
+    ) -> R {
+        let mut scratch = self.scratch.take(|_| true).unwrap_or_default();
+        let (inverse, rows) = scratch.number(index, ids);
+        let result = f(inverse, rows);
+        self.scratch.keep(scratch);
+        result
+    }
+
     /// Takes keys whose rows `wanted` accepts out of the index; their rows are appended to
     /// `removed`, and the keys themselves if `with_keys`.
     pub(in crate::table) fn take_out(

@@ -152,8 +152,8 @@ impl Table {
     }
 
     /// Copies the rows of the keys of several batches, a row for each id `(n, dim)`, of a pooled
-    /// lookup the vectors of its bags `(b, dim)`; `outs[i]` is for `group[i]`. No key gets a row,
-    /// and none is made distinct.
+    /// lookup the vectors of its bags `(b, dim)`; `outs[i]` is for `group[i]`. No key gets a row.
+    /// The distinct keys of a large batch whose ids repeat are looked up once each.
     ///
     /// # Errors
     /// `InvalidArgument` for a wrong length of `outs` or `absent`, and for bags that are not those

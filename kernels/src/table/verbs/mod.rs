@@ -4,6 +4,7 @@ pub(super) mod admission;
 #[cfg(test)]
 mod admission_tests;
 pub(super) mod apply;
+pub(super) mod by_key;
 pub(super) mod evict;
 pub(super) mod fields;
 pub(super) mod group_apply;

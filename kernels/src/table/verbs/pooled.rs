@@ -1,18 +1,17 @@
 //! Reads pooled rows, by offset and by key: the sum of the rows of every bag, straight out of the
 //! table.
 
+use crate::batch::distinct::repeat_often;
 use crate::batch::pooling::{parts, pool_bags, RowSource};
 use crate::batch::restore_pooled;
-use crate::history::History;
-use crate::index::{hash, Index};
-use crate::mem::{prefetch, MOST_AHEAD, NONE};
 use crate::simd::Level;
 use crate::stores::{with_rows_now, ReadRows};
 use crate::table::rows::content::{Content, Offsets};
 use crate::table::rows::offset::Unfit;
+use crate::table::verbs::by_key::KeyRows;
 use crate::table::verbs::read::{row_of, Locked};
-use crate::table::{Absent, KeysOf, RowsOf};
-use crate::{Bags, Ids, Pool, Result, PADDING};
+use crate::table::{KeysOf, RowsOf};
+use crate::{Bags, Pool, Result};
 use std::convert::Infallible;
 use std::ops::Range;
 
@@ -69,19 +68,17 @@ impl KeysOf<'_> {
         out: &mut [f32],
     ) {
         let (level, dim) = (Level::detect(), self.table.dim());
-        let lookup = &KeyLookup {
-            index: locked.index,
-            store,
-            // Keys that have a row and are below the threshold of admission count as without.
-            history: locked.history.filter(|one| one.may_refuse()),
-            absent: self.absent,
-            dim,
-        };
+        let repeat = repeat_often(self.ids);
         pool.each(parts(pool, bags, dim, out), |(range, out)| {
-            let Ok(()) = match self.ids {
-                Ids::I64(ids) => pool_bags(level, KeyRows { lookup, ids }, bags, range, dim, out),
-                Ids::I32(ids) => pool_bags(level, KeyRows { lookup, ids }, bags, range, dim, out),
-            };
+            self.with_rows(locked, bags.ids(&range), repeat, |found| {
+                let rows = RowsOfKeys {
+                    store,
+                    found,
+                    keys: self,
+                    dim,
+                };
+                let Ok(()) = pool_bags(level, rows, bags, range, dim, out);
+            });
         });
     }
 }
@@ -119,83 +116,36 @@ impl<S: ReadRows> RowSource for OffsetRows<'_, S> {
     }
 }
 
-/// What all parts of a lookup by key read.
-struct KeyLookup<'a, S> {
-    index: &'a Index,
+/// The rows of keys.
+struct RowsOfKeys<'a, S> {
     store: &'a S,
-    history: Option<&'a History>,
-    absent: Absent<'a>,
+    found: KeyRows<'a>,
+    keys: &'a KeysOf<'a>,
     dim: usize,
 }
 
-/// The rows of keys: a bucket is asked for early, read when the row is asked for.
-struct KeyRows<'a, T, S> {
-    lookup: &'a KeyLookup<'a, S>,
-    ids: &'a [T],
-}
-
-impl<T: Copy + Into<i64>, S: ReadRows> RowSource for KeyRows<'_, T, S> {
+impl<S: ReadRows> RowSource for RowsOfKeys<'_, S> {
     type Place = u32;
     type Error = Infallible;
 
     #[inline(always)]
     fn early(&mut self, ids: Range<usize>) {
-        let index = self.lookup.index;
-        let keys = self.ids[ids].iter();
-        keys.for_each(|&id| prefetch(index.home(hash(id.into()))));
+        self.found.ask(ids);
     }
 
     #[inline(always)]
     fn ask(&mut self, ids: Range<usize>, places: &mut [u32]) -> Result<(), Infallible> {
-        let KeyLookup {
-            index,
-            store,
-            history,
-            dim,
-            ..
-        } = *self.lookup;
-        let ids = &self.ids[ids];
-        // Those that may lie behind their homes, listed without a branch.
-        let (mut beyond, mut count) = ([0_u8; MOST_AHEAD], 0);
-        for (at, (row, &id)) in places.iter_mut().zip(ids).enumerate() {
-            let (found, further) = index.row_at_home(id.into());
-            *row = found;
-            beyond[count % MOST_AHEAD] = at as u8;
-            count += usize::from(further);
-        }
-        for &at in beyond.iter().take(count) {
-            places[usize::from(at)] = index.row(ids[usize::from(at)].into());
-        }
-        for row in places {
-            if let Some(history) = history {
-                if *row != NONE && history.of_row(*row).count < history.access() {
-                    *row = NONE;
-                }
-            }
-            store.prefetch(*row, dim);
-        }
+        self.found.find(ids, places);
+        let places = places.iter();
+        places.for_each(|&row| self.store.prefetch(row, self.dim));
         Ok(())
     }
 
     #[inline(always)]
     fn row<'s>(&'s self, at: usize, row: u32, scratch: &'s mut [f32]) -> Option<&'s [f32]> {
-        match self.lookup.store.row(row) {
-            None => self.absent(at),
-            Some(floats) => Some(self.lookup.store.now(row, floats, scratch)),
-        }
-    }
-}
-
-impl<T: Copy + Into<i64>, S> KeyRows<'_, T, S> {
-    #[cold]
-    fn absent(&self, at: usize) -> Option<&[f32]> {
-        let dim = self.lookup.dim;
-        match self.lookup.absent {
-            _ if self.ids[at].into() == PADDING => None,
-            // A pooled lookup is refused with initial rows.
-            Absent::Zeros | Absent::Initial(_) => None,
-            Absent::Row(row) => Some(row),
-            Absent::Rows(rows) => rows.get(at * dim..(at + 1) * dim),
+        match self.store.row(row) {
+            None => self.keys.absent_row(at),
+            Some(floats) => Some(self.store.now(row, floats, scratch)),
         }
     }
 }

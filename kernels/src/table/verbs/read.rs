@@ -1,14 +1,16 @@
 //! Reads rows by offset and by key, and prefetches later rows while earlier ones are copied.
 
+use crate::batch::distinct::repeat_often;
 use crate::batch::out_of_range;
 use crate::history::History;
-use crate::index::{hash, Index};
-use crate::mem::{prefetch, rows_ahead, rows_at_once, Bucket, MOST_AHEAD, NONE};
+use crate::index::Index;
+use crate::mem::{rows_ahead, rows_at_once, MOST_AHEAD, NONE};
 use crate::pool::{ranges, shares};
 use crate::simd::{Level, Vectorized};
 use crate::stores::{as_now, with_rows_now, ReadRows, SideRows, Store};
 use crate::table::rows::content::{Content, Offsets};
 use crate::table::rows::offset::Unfit;
+use crate::table::verbs::by_key::KeyRows;
 use crate::table::{Absent, Table};
 use crate::{Bags, Error, Ids, Pool, Result, PADDING};
 use std::ops::Range;
@@ -231,38 +233,20 @@ impl KeysOf<'_> {
             self.pool(pool, locked, rows, bags, out);
             return Ok(());
         }
-        let (level, dim) = (Level::detect(), self.table.dim());
+        let level = Level::detect();
+        let repeat = repeat_often(self.ids);
         self.table.parts(pool, self.ids.len(), out, |range, out| {
-            let absent = match self.absent {
-                Absent::Rows(rows) => Absent::Rows(&rows[range.start * dim..range.end * dim]),
-                other => other,
-            };
-            let asked = Asked {
-                index: locked.index,
-                ids: self.ids.part(range),
-                dim,
-                absent,
-            };
-            level.run(Find { rows, asked, out });
+            self.with_rows(locked, range.clone(), repeat, |found| {
+                level.run(Find {
+                    rows,
+                    found,
+                    keys: self,
+                    range,
+                    out,
+                });
+            });
             Ok(())
-        })?;
-        self.hide_refused(locked, out);
-        Ok(())
-    }
-
-    /// Gives keys that have a row and are below the threshold of admission what keys without a row
-    /// get.
-    fn hide_refused(&self, locked: Locked<'_>, out: &mut [f32]) {
-        let Some(history) = locked.history.filter(|one| one.may_refuse()) else {
-            return;
-        };
-        let access = history.access();
-        for (at, out) in out.chunks_exact_mut(self.table.dim()).enumerate() {
-            let row = locked.index.row(self.ids.get(at));
-            if row != NONE && history.of_row(row).count < access {
-                fill_absent(self.absent, self.ids.get(at), at, out);
-            }
-        }
+        })
     }
 }
 
@@ -431,126 +415,75 @@ fn copy_row(row: &[f32], out: &mut [f32]) {
     }
 }
 
-/// A part of what is asked for.
-struct Asked<'a> {
-    index: &'a Index,
-    ids: Ids<'a>,
-    dim: usize,
-    absent: Absent<'a>,
-}
-
 /// Copies the rows of some ids on the caller's thread.
 struct Find<'a, S> {
     rows: &'a S,
-    asked: Asked<'a>,
+    found: KeyRows<'a>,
+    keys: &'a KeysOf<'a>,
+    range: Range<usize>,
     out: &'a mut [f32],
 }
 
 impl<S: ReadRows> Vectorized for Find<'_, S> {
     type Output = ();
 
+    /// In three stages, each a block of ids behind the one before: ask for the buckets; read them
+    /// and ask for the rows; copy the rows.
     #[inline(always)]
     fn run(self) {
-        let Find { rows, asked, out } = self;
-        match asked.ids {
-            Ids::I64(ids) => find_rows(&asked, rows, ids, out),
-            Ids::I32(ids) => find_rows(&asked, rows, ids, out),
+        let Find {
+            rows: store,
+            found,
+            keys,
+            range,
+            out,
+        } = self;
+        let dim = keys.table.dim();
+        let size = rows_ahead(S::words(dim));
+        let block = |start: usize| start.min(range.end)..(start + size).min(range.end);
+        let (mut rows, mut coming) = ([NONE; MOST_AHEAD], [NONE; MOST_AHEAD]);
+        let first = block(range.start);
+        found.ask(range.start..block(range.start + size).end);
+        found.find(first.clone(), &mut rows);
+        let asked = rows.iter().take(first.len());
+        asked.for_each(|&row| store.prefetch(row, dim));
+        let starts = (range.start..).step_by(size);
+        for (start, out) in starts.zip(out.chunks_mut(size * dim)) {
+            let (ids, next) = (block(start), block(start + size));
+            found.ask(block(start + 2 * size));
+            found.find(next.clone(), &mut coming);
+            let copied = Block {
+                rows: (store, &rows[..ids.len()]),
+                coming: (store, dim, &coming[..next.len()]),
+                dim,
+                width: dim,
+                first: 0,
+                out: &mut *out,
+            };
+            copied.run();
+            if !matches!(keys.absent, Absent::Zeros) {
+                for ((at, out), &row) in ids.zip(out.chunks_exact_mut(dim)).zip(&rows) {
+                    if store.row(row).is_none() {
+                        keys.fill_absent(at, out);
+                    }
+                }
+            }
+            (rows, coming) = (coming, rows);
         }
     }
 }
 
-/// Copies rows by key in three stages, each a block of ids behind the one before: ask for the
-/// buckets; read them and ask for the rows; copy the rows.
-#[inline(always)]
-fn find_rows<T: Copy + Into<i64>, S: ReadRows>(
-    asked: &Asked<'_>,
-    store: &S,
-    ids: &[T],
-    out: &mut [f32],
-) {
-    let Asked {
-        index, dim, absent, ..
-    } = *asked;
-    let block = rows_ahead(S::words(dim));
-    let of_block = |at: usize| {
-        let rest = ids.get(at * block..).unwrap_or_default();
-        &rest[..block.min(rest.len())]
-    };
-    let mut homes: [&Bucket; MOST_AHEAD] = [index.home(0); MOST_AHEAD];
-    let (mut rows, mut coming) = ([NONE; MOST_AHEAD], [NONE; MOST_AHEAD]);
-    ask_homes(index, of_block(0), &mut homes);
-    read_homes(index, of_block(0), &homes, &mut rows);
-    let first = rows.iter().take(of_block(0).len());
-    first.for_each(|&row| store.prefetch(row, dim));
-    ask_homes(index, of_block(1), &mut homes);
-    for (at, out) in out.chunks_mut((block * dim).max(1)).enumerate() {
-        let (ids, next) = (of_block(at), of_block(at + 1));
-        read_homes(index, next, &homes, &mut coming);
-        ask_homes(index, of_block(at + 2), &mut homes);
-        let copied = Block {
-            rows: (store, &rows[..ids.len()]),
-            coming: (store, dim, &coming[..next.len()]),
-            dim,
-            width: dim,
-            first: 0,
-            out: &mut *out,
-        };
-        copied.run();
-        if !matches!(absent, Absent::Zeros) {
-            let from = at * block;
-            for (at, out) in out.chunks_exact_mut(dim).enumerate() {
-                if store.row(rows[at]).is_none() {
-                    fill_absent(absent, ids[at].into(), from + at, out);
+impl KeysOf<'_> {
+    /// Writes what the id at a position gets whose key has no row over zeros.
+    #[cold]
+    fn fill_absent(&self, at: usize, out: &mut [f32]) {
+        match (self.absent, self.ids.get(at)) {
+            (Absent::Initial(config), key) if key != PADDING => config.fill_initial(key, out),
+            _ => {
+                if let Some(row) = self.absent_row(at) {
+                    out.copy_from_slice(row);
                 }
             }
         }
-        (rows, coming) = (coming, rows);
-    }
-}
-
-/// Starts to bring the buckets of keys into the cache.
-#[inline(always)]
-fn ask_homes<'i, T: Copy + Into<i64>>(
-    index: &'i Index,
-    ids: &[T],
-    homes: &mut [&'i Bucket; MOST_AHEAD],
-) {
-    for (&id, place) in ids.iter().zip(homes) {
-        let home = index.home(hash(id.into()));
-        prefetch(home);
-        *place = home;
-    }
-}
-
-/// Reads the rows of keys in buckets that were asked for. Those of keys behind their homes come
-/// last: the buckets there are asked for while the others are read.
-#[inline(always)]
-fn read_homes<T: Copy + Into<i64>>(
-    index: &Index,
-    ids: &[T],
-    homes: &[&Bucket; MOST_AHEAD],
-    rows: &mut [u32; MOST_AHEAD],
-) {
-    let (mut beyond, mut count) = ([0_u8; MOST_AHEAD], 0);
-    for (at, ((&id, home), row)) in ids.iter().zip(homes).zip(&mut *rows).enumerate() {
-        let (found, further) = index.row_in(home, id.into());
-        *row = found;
-        beyond[count] = at as u8;
-        count += usize::from(further);
-    }
-    for &at in &beyond[..count] {
-        rows[usize::from(at)] = index.row_beyond(ids[usize::from(at)].into());
-    }
-}
-
-#[cold]
-fn fill_absent(absent: Absent<'_>, key: i64, at: usize, out: &mut [f32]) {
-    match absent {
-        Absent::Row(row) if key != PADDING => out.copy_from_slice(row),
-        Absent::Rows(rows) if key != PADDING => {
-            out.copy_from_slice(&rows[at * out.len()..(at + 1) * out.len()]);
-        }
-        Absent::Initial(config) if key != PADDING => config.fill_initial(key, out),
-        _ => out.fill(0.0),
     }
 }
