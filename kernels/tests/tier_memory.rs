@@ -1,16 +1,19 @@
 //! How little memory rows on disk, their save and their restore need; alone in its process, because
 //! it looks at the whole of it.
 
+mod peak;
+
 use mx_rec_kernels::{
     checkpoint, Absent, Ids, Initializer, Pool, Table, TableConfig, Target, TierConfig,
 };
+use peak::{extra, status};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-const DIM: usize = 16;
-const ROWS: i64 = 4_000_000;
+const DIM: usize = 32;
+const ROWS: i64 = 2_000_000;
 const BATCH: i64 = 50_000;
 const RAM_ROWS: u64 = 60_000;
 
@@ -25,23 +28,6 @@ const MOST_BESIDE: u64 = 64 << 20;
 const CHILD: &str = "MX_REC_TIER_MEMORY_CHILD";
 const WASTE: &str = "MX_REC_TIER_MEMORY_WASTE";
 const TOLD: &str = "measured: ";
-
-/// The field `name` of /proc/self/status, in bytes.
-fn status(name: &str) -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
-    let kibibytes = line.split_whitespace().nth(1).unwrap();
-    kibibytes.parse::<u64>().unwrap() << 10
-}
-
-/// Bytes by which the peak of `work` exceeds what there was before.
-fn extra(work: impl FnOnce()) -> u64 {
-    // Starts the peak anew.
-    fs::write("/proc/self/clear_refs", "5").unwrap();
-    let before = status("VmRSS:");
-    work();
-    status("VmHWM:").saturating_sub(before)
-}
 
 fn table(directory: &Path) -> Arc<Table> {
     let config = TableConfig {

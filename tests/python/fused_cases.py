@@ -1,10 +1,10 @@
 """What the tests of lookups that modified graphs fuse share."""
 
 import numpy as np
+import tensorflow as tf
 
 import modify_cases as cases
 import support
-from support import tf
 from modify_cases import AHEAD
 
 BATCH, LENGTH = 6, 5
@@ -19,8 +19,8 @@ def data(count=7 * BATCH, features=2, seed=0):
 
 
 def iterator(static, **arguments):
-    dataset = tf().data.Dataset.from_tensor_slices(data(**arguments)).batch(BATCH, drop_remainder=static)
-    return tf().compat.v1.data.make_initializable_iterator(dataset)
+    dataset = tf.data.Dataset.from_tensor_slices(data(**arguments)).batch(BATCH, drop_remainder=static)
+    return tf.compat.v1.data.make_initializable_iterator(dataset)
 
 
 def batches(static, **arguments):
@@ -31,14 +31,14 @@ def batches(static, **arguments):
 
 def total(rows, axis=1, keepdims=False, reduce="reduce_sum"):
     """A sum over bags, (batch, dim) whether the dimension was kept or not."""
-    value = getattr(tf(), reduce)(rows, axis=axis, keepdims=keepdims)
-    return tf().reshape(value, [-1, rows.shape.as_list()[-1]]) if keepdims else value
+    value = getattr(tf, reduce)(rows, axis=axis, keepdims=keepdims)
+    return tf.reshape(value, [-1, rows.shape.as_list()[-1]]) if keepdims else value
 
 
 def loss_of(sums, label):
     """A loss whose gradients differ from bag to bag."""
-    joined = tf().concat(sums, axis=1)
-    return tf().reduce_mean(tf().square(tf().reduce_sum(tf().tanh(joined), axis=1) - label))
+    joined = tf.concat(sums, axis=1)
+    return tf.reduce_mean(tf.square(tf.reduce_sum(tf.tanh(joined), axis=1) - label))
 
 
 def optimizer(name="lazy_adam"):
@@ -67,7 +67,7 @@ def needed(op):
 def train(run, source, loss, tables, change=lambda pairs: pairs, kind="lazy_adam", others=(), fused=True):
     """Updates the tables, runs all steps, and notes what there is to see."""
     opt = optimizer(kind)
-    grads = tf().gradients(loss, [table.variable for table in tables])
+    grads = tf.gradients(loss, [table.variable for table in tables])
     update = opt.apply_gradients(change([(grad, table.variable) for grad, table in zip(grads, tables)]))
     run.modify()
     if run.is_modified:
@@ -89,7 +89,7 @@ def close(script, **config):
 
     runs = []
     for form in (cases.STEP, AHEAD):
-        tf().compat.v1.reset_default_graph()
+        tf.compat.v1.reset_default_graph()
         init(**config)
         run = cases.Run(form)
         run.note = lambda label, value, run=run: run.notes.append((label, value))
@@ -98,7 +98,7 @@ def close(script, **config):
         finally:
             run.close()
             terminate_config_initializer()
-            tf().compat.v1.reset_default_graph()
+            tf.compat.v1.reset_default_graph()
         runs.append(run)
     assert runs[0].notes and len(runs[0].notes) == len(runs[1].notes)
     for (label, one), (_, other) in zip(runs[0].notes, runs[1].notes):

@@ -7,8 +7,16 @@ each form, each time in a fresh default graph, and asserts that the notes are th
 import re
 
 import numpy as np
+import tensorflow as tf
 
 import support
+from mx_rec.core.asc.feature_spec import FeatureSpec
+from mx_rec.core.asc.helper import get_asc_insert_func
+from mx_rec.core.asc.manager import start_asc_pipeline
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.graph import modifier
+from mx_rec.optimizers.lazy_adam import create_hash_optimizer
+from mx_rec.util.initialize import get_initializer, init, terminate_config_initializer
 
 STEP, PASSED, AHEAD, SPECS = "step", "passed", "ahead", "specs"
 
@@ -42,9 +50,6 @@ class Run:
 
     def table(self, name="table", dim=4, capacity=1000, **arguments):
         """A table whose new rows are random, so that a wrong key shows."""
-        from mx_rec.core.embedding import create_table
-
-        tf = support.tf()
         self.tables[name] = create_table(
             key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=capacity,
             emb_initializer=tf.compat.v1.random_normal_initializer(stddev=0.3, seed=len(self.tables)), **arguments)
@@ -52,8 +57,6 @@ class Run:
 
     def lookup(self, table, ids, is_train=True, batch=None, **arguments):
         """sparse_lookup of a tensor; or of an entry of `batch` by its key, which FeatureSpecs can do too."""
-        from mx_rec.core.embedding import sparse_lookup
-
         if self.form == SPECS:
             return sparse_lookup(table, self._specs[ids], is_train=is_train, batch=batch, **arguments)
         tensor = ids if batch is None else batch[ids]
@@ -62,23 +65,17 @@ class Run:
     def specs(self, **table_of):
         """The features that lookups by key will use, with their tables."""
         if self.form == SPECS:
-            from mx_rec.core.asc.feature_spec import FeatureSpec
-
             self._specs = {key: FeatureSpec(key, table_name=table, index_key=key) for key, table in table_of.items()}
 
     def insert(self, data, is_training=True):
         """Maps the insert function over a dataset if features need it."""
         if self.form != SPECS:
             return data
-        from mx_rec.core.asc.helper import get_asc_insert_func
 
         return data.map(get_asc_insert_func(list(self._specs.values()), is_training=is_training))
 
     def modify(self, **arguments):
         """Ends the building of the graph, by modifying it or not; makes the ops that look at the tables."""
-        from mx_rec.core.asc.manager import start_asc_pipeline
-        from mx_rec.graph import modifier
-
         if self.form == AHEAD:
             make_plan = modifier.make_plan
 
@@ -98,20 +95,17 @@ class Run:
     def session(self):
         """A new session with every variable initialised."""
         sess = support.new_session()
-        sess.run(support.tf().compat.v1.global_variables_initializer())
+        sess.run(tf.compat.v1.global_variables_initializer())
         self._sessions.append(sess)
         return sess
 
     def start(self, sess, iterator, is_training=True, own=False):
         """Starts an iterator as a script does: by get_initializer of a modified graph, or by the iterator's own."""
-        from mx_rec.util.initialize import get_initializer
-
         initializer = None if own else get_initializer(is_training)
         sess.run(iterator.initializer if initializer is None else initializer)
 
     def step(self, sess, fetches, feed=None, label="step"):
         """Runs, and notes the values or the error, and the size of each table; returns the values, None after an error."""
-        tf = support.tf()
         values = None
         try:
             values = sess.run(fetches, feed)
@@ -164,7 +158,6 @@ class Model:
     """
 
     def __init__(self, run, embeddings, label, optimizer=None, tables=None, others=()):
-        tf = support.tf()
         tf1 = tf.compat.v1
         label = tf.reduce_mean(tf.cast(label, tf.float32))
         with tf1.variable_scope("dense", reuse=tf1.AUTO_REUSE):
@@ -180,8 +173,6 @@ class Model:
 
 
 def lazy_adam(loss, variables):
-    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
-
     return create_hash_optimizer(0.05).minimize(loss, var_list=variables)
 
 
@@ -216,9 +207,6 @@ def alike(script, moves, forms=(STEP, PASSED, AHEAD), tmp_path=None, **config):
     Returns:
         The runs by form.
     """
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
-    tf = support.tf()
     runs = {}
     for form in forms:
         tf.compat.v1.reset_default_graph()
@@ -270,15 +258,15 @@ def arrays(count=36, seed=0, width=3, keys=40):
 def slices(count=36, seed=0, width=3, keys=40, batch=8):
     """A plain dataset {"ids", "label"} of batches, the last one short, without a prefetch."""
     ids, label = arrays(count, seed, width, keys)
-    return support.tf().data.Dataset.from_tensor_slices({"ids": ids, "label": label}).batch(batch)
+    return tf.data.Dataset.from_tensor_slices({"ids": ids, "label": label}).batch(batch)
 
 
 def initializable(data):
-    return support.tf().compat.v1.data.make_initializable_iterator(data)
+    return tf.compat.v1.data.make_initializable_iterator(data)
 
 
 def one_shot(data):
-    return support.tf().compat.v1.data.make_one_shot_iterator(data)
+    return tf.compat.v1.data.make_one_shot_iterator(data)
 
 
 def reasons(caplog):

@@ -1,8 +1,12 @@
 """Feature pipelines for the tests of FeatureSpec mode, and the same batches trained again by tensor ids."""
 
 import numpy as np
+import tensorflow as tf
 
 import support
+from mx_rec.core.asc.feature_spec import FeatureSpec
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.optimizers import adagrad, lazy_adam
 
 VOCABULARY = 60
 
@@ -11,9 +15,6 @@ class Model:
     """Two tables (users and items), one update by LazyAdam and Adagrad, and what each step saw."""
 
     def __init__(self, user_embedding, item_embedding, label, tables):
-        from mx_rec.optimizers import adagrad, lazy_adam
-
-        tf = support.tf()
         score = tf.reduce_sum(tf.reduce_sum(user_embedding, axis=1) * item_embedding, axis=1)
         self.loss = tf.reduce_sum(tf.square(score - label))
         users, items = tables
@@ -28,9 +29,6 @@ class Model:
 
 def make_tables():
     """The two tables; new rows are random, so that a wrong key shows."""
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     return [create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=1000,
                          emb_initializer=tf.compat.v1.random_normal_initializer(stddev=0.3, seed=3))
             for name, dim in (("user_table", 4), ("item_table", 4))]
@@ -50,7 +48,6 @@ def elements(kind, users, items, labels):
 
     `kind` is dict, tuple, list (tf.data has no lists; the script makes one of a tuple) or nested (features, labels).
     """
-    tf = support.tf()
     if kind == "dict":
         return tf.data.Dataset.from_tensor_slices({"users": users, "items": items, "label": labels}), "users", "items"
     if kind == "nested":
@@ -70,15 +67,11 @@ def parts_of(kind, batch):
 
 def specs_of(user_key, item_key):
     """The features of both tables."""
-    from mx_rec.core.asc.feature_spec import FeatureSpec
-
     return [FeatureSpec("user_ids", table_name="user_table", index_key=user_key),
             FeatureSpec("item_ids", table_name="item_table", index_key=item_key)]
 
 
 def lookups(tables, specs, is_train, batch, send_count=None, kind=None):
-    from mx_rec.core.embedding import sparse_lookup
-
     if kind == "list":
         batch = list(batch)
     return [sparse_lookup(table, spec, send_count, is_train=is_train, batch=batch)
@@ -95,9 +88,6 @@ def replay(steps, evaluations=()):
     Returns:
         (tables, losses, embeddings of the evaluations).
     """
-    from mx_rec.core.embedding import sparse_lookup
-
-    tf = support.tf()
     with tf.Graph().as_default() as graph:
         users = tf.compat.v1.placeholder(tf.int64, [None, 2])
         items = tf.compat.v1.placeholder(tf.int64, [None])
@@ -126,7 +116,6 @@ def assert_trained_alike(model, sess, steps, losses):
 
 def run_until_end(sess, fetches, limit=None):
     """Runs until the data end, or `limit` times."""
-    tf = support.tf()
     results = []
     while limit is None or len(results) < limit:
         try:

@@ -1,18 +1,16 @@
 """What the tests of pooled lookups share."""
 
 import numpy as np
+import tensorflow as tf
 
-import support
 from support import lookup
+from mx_rec.core.embedding import create_table, sparse_lookup_pooled
 
 DIM = 5
 
 
 def make_table(name, dim=DIM, key_dtype=None, first=None, **arguments):
     """New rows are random, or `first` in all columns: those of tables of two names differ."""
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     initializer = tf.compat.v1.random_uniform_initializer(-1.0, 1.0, seed=11)
     if first is not None:
         initializer = tf.compat.v1.constant_initializer(first)
@@ -21,8 +19,6 @@ def make_table(name, dim=DIM, key_dtype=None, first=None, **arguments):
 
 
 def pooled(table, ids, combiner="sum", **arguments):
-    from mx_rec.core.embedding import sparse_lookup_pooled
-
     return sparse_lookup_pooled(table, ids, combiner, **arguments)
 
 
@@ -39,7 +35,6 @@ def batch_of(random, bags, length, keys=40, padding=0.2):
 
 def unfused(table, ids, combiner="sum", weights=None, **arguments):
     """The same from an embedding for each id, by ops of TensorFlow."""
-    tf = support.tf()
     embedding = lookup(table, ids, **arguments)
     factors = tf.cast(tf.not_equal(ids, -1), tf.float32)
     if weights is not None:

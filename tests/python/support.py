@@ -58,7 +58,7 @@ def message_of(error):
 
 
 def tf():
-    """TensorFlow, imported late so that collecting tests is quick."""
+    """TensorFlow, for modules that are imported before `turn_graph_mode_on`; test files import it themselves."""
     import tensorflow
 
     return tensorflow
@@ -145,6 +145,12 @@ def new_session(graph=None):
     """A session with two threads of each kind."""
     config = tf().compat.v1.ConfigProto(intra_op_parallelism_threads=2, inter_op_parallelism_threads=2)
     return tf().compat.v1.Session(graph=graph, config=config)
+
+
+def started(session):
+    """A session in which all variables of the default graph are initialized."""
+    session.run(tf().compat.v1.global_variables_initializer())
+    return session
 
 
 def keep_variables(graph=None):

@@ -2,8 +2,16 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.grouped import sparse_lookup_many
+from mx_rec.optimizers.adam import create_hash_optimizer
+from mx_rec.optimizers.adam_by_addr import create_hash_optimizer_by_address
+from mx_rec.util.stats import table_stats
+
+v1 = tf.compat.v1
 
 ROWS, DIM = 60, 4
 
@@ -18,17 +26,11 @@ def batches(steps, seed=3):
 
 def scaled(pairs):
     """Gradients that something was done to: the update takes those of rows."""
-    tf = support.tf()
     return [(tf.IndexedSlices(grad.values * 0.25, grad.indices, grad.dense_shape), variable) for grad, variable in pairs]
 
 
 @pytest.mark.parametrize("changed", [None, scaled], ids=["fused", "scaled"])
 def test_losses_evaluations_and_all_rows_are_those_of_adam_on_variables_at_every_step(graph, session, dynamic, changed):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.optimizers.adam import create_hash_optimizer
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     names = ["one", "other", "alone"]
     ids, lr = v1.placeholder(tf.int64, [None]), v1.placeholder(tf.float32, [])
     every = tf.constant(np.arange(ROWS))
@@ -52,8 +54,7 @@ def test_losses_evaluations_and_all_rows_are_those_of_adam_on_variables_at_every
     seen = [sparse_lookup(table, every, is_train=False, modify_graph=True) for table in tables]
     our_steps = train_ops(create_hash_optimizer(lr), ours, [table.variable for table in tables])
     their_steps = train_ops(v1.train.AdamOptimizer(lr), theirs, variables)
-    sess = session()
-    sess.run(v1.global_variables_initializer())
+    sess = support.started(session())
     for table, value in zip(tables, initial):
         support.Raw.of(table).assign(sess, np.arange(ROWS), value)
     for number, (batch, rate) in enumerate(batches(80)):
@@ -68,12 +69,6 @@ def test_losses_evaluations_and_all_rows_are_those_of_adam_on_variables_at_every
 
 @pytest.mark.parametrize("form", ["separate", "many", "bags"])
 def test_several_lookups_of_a_table_are_one_step(graph, session, dynamic, form):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.core.grouped import sparse_lookup_many
-    from mx_rec.optimizers.adam import create_hash_optimizer
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     ids = [v1.placeholder(tf.int64, [None, 2]) for _ in range(2)]
     table = create_table(key_dtype=tf.int64, dim=DIM, name="twice", device_vocabulary_size=ROWS,
                          emb_initializer=v1.constant_initializer(0.2))
@@ -89,8 +84,7 @@ def test_several_lookups_of_a_table_are_one_step(graph, session, dynamic, form):
     theirs = loss_of([tf.nn.embedding_lookup(variable, one) for one in ids])
     steps = [create_hash_optimizer(0.01).minimize(ours, var_list=[table.variable]),
              v1.train.AdamOptimizer(0.01).minimize(theirs, var_list=[variable])]
-    sess = session()
-    sess.run(v1.global_variables_initializer())
+    sess = support.started(session())
     random = np.random.RandomState(1)
     for number in range(40):
         feed = {one: random.randint(0, ROWS, [random.randint(0, 3) if at or number % 5 else 0, 2])
@@ -101,12 +95,6 @@ def test_several_lookups_of_a_table_are_one_step(graph, session, dynamic, form):
 
 def test_rows_on_disk_have_the_numbers_of_adam_on_variables_through_a_restore_of_an_earlier_step(graph, session, dynamic, tmp_path):
     """A table with rows on disk was refused."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.optimizers.adam import create_hash_optimizer
-    from mx_rec.util.stats import table_stats
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     ids, lr = v1.placeholder(tf.int64, [None]), v1.placeholder(tf.float32, [])
     (tmp_path / "rows").mkdir()
     table = create_table(key_dtype=tf.int64, dim=DIM, name="on_disk", device_vocabulary_size=5, host_vocabulary_size=5,
@@ -119,8 +107,7 @@ def test_rows_on_disk_have_the_numbers_of_adam_on_variables_through_a_restore_of
     steps = [create_hash_optimizer(lr).minimize(ours, var_list=[table.variable]),
              v1.train.AdamOptimizer(lr).minimize(theirs, var_list=[variable])]
     saver = v1.train.Saver()
-    sess = session()
-    sess.run(v1.global_variables_initializer())
+    sess = support.started(session())
     for start in range(0, ROWS, 10):
         sess.run(steps, {ids: np.arange(start, start + 10), lr: 0.01})
     fed = [{ids: batch, lr: rate} for batch, rate in batches(80)]
@@ -141,11 +128,6 @@ def test_rows_on_disk_have_the_numbers_of_adam_on_variables_through_a_restore_of
 
 
 def test_rows_wait_by_address_as_well(graph, session, mx):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.optimizers.adam_by_addr import create_hash_optimizer_by_address
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(use_dynamic_expansion=True)
     table = create_table(key_dtype=tf.int64, dim=DIM, name="grows", emb_initializer=v1.ones_initializer())
     ids = v1.placeholder(tf.int64, [None])
@@ -159,8 +141,7 @@ def test_rows_wait_by_address_as_well(graph, session, mx):
         zip(tf.gradients(loss, embeddings), offsets))
     theirs = v1.train.AdamOptimizer(0.01).minimize(tf.reduce_sum(tf.square(dense)), var_list=[variable])
     seen = sparse_lookup(table, tf.constant(np.arange(5)), is_train=False, modify_graph=True)
-    sess = session()
-    sess.run(v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run([update, theirs], {ids: np.arange(5)})
     for batch in ([1], [], [2, 1], [1], [0]):
         sess.run([update, theirs], {ids: batch})

@@ -2,34 +2,37 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import fused_cases
 import modify_cases
 import stock_cases as cases
 import support
 from test_eviction import Trained, start
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.feature_process import evict
+from mx_rec.optimizers.adam import create_hash_optimizer
+
+v1 = tf.compat.v1
 
 RATE = 0.02
 
 
 def adam(*arguments, **named):
-    return support.tf().compat.v1.train.AdamOptimizer(*(arguments or (RATE,)), **named)
+    return tf.compat.v1.train.AdamOptimizer(*(arguments or (RATE,)), **named)
 
 
 def variables_of(use_resource, names=("w", "v")):
-    v1 = support.tf().compat.v1
     return [v1.get_variable(name, [cases.ROWS, cases.DIM], use_resource=use_resource) for name in names]
 
 
 def loss_of(variables, ids, labels):
-    tf = support.tf()
     return tf.reduce_mean(tf.square(tf.add_n(
         [tf.reduce_sum(tf.nn.embedding_lookup(one, ids) * (1.0 + at), [1, 2]) for at, one in enumerate(variables)]) - labels))
 
 
 def one_of_each(variables, ids, labels):
     """Two Adams with other rates and betas, and Adagrad, in one step."""
-    tf = support.tf()
     loss = loss_of(variables, ids, labels)
     first, second, third = variables
     return loss, tf.group(adam().minimize(loss, var_list=[first]),
@@ -39,7 +42,6 @@ def one_of_each(variables, ids, labels):
 
 def numbers_of_the_graph(variables, ids, labels):
     """The rate, both betas and epsilon change from step to step."""
-    tf = support.tf()
     loss = loss_of(variables, ids, labels)
     step = tf.compat.v1.train.get_or_create_global_step()
     turn = tf.cast(step // 15 % 2, tf.float32)
@@ -48,7 +50,6 @@ def numbers_of_the_graph(variables, ids, labels):
 
 def twice_a_step(variables, ids, labels):
     """A second update of the same rows by the same optimizer, after the first one in the same run."""
-    tf = support.tf()
     loss, optimizer = loss_of(variables, ids, labels), adam()
     first = optimizer.minimize(loss)
     with tf.control_dependencies([first]):
@@ -58,7 +59,6 @@ def twice_a_step(variables, ids, labels):
 
 def accumulated(variables, ids, labels):
     """The gradients of two halves of a batch, which the script joins itself."""
-    tf = support.tf()
     half = tf.shape(ids)[0] // 2
     losses = [loss_of(variables, ids[:half], labels[:half]), loss_of(variables, ids[half:], labels[half:])]
     joined = []
@@ -69,7 +69,6 @@ def accumulated(variables, ids, labels):
 
 
 def global_norm(variables, ids, labels):
-    tf = support.tf()
     loss, optimizer = loss_of(variables, ids, labels), adam()
     grads, chosen = zip(*optimizer.compute_gradients(loss))
     return loss, optimizer.apply_gradients(zip(tf.clip_by_global_norm(grads, 0.05)[0], chosen))
@@ -128,13 +127,9 @@ def expect_rows(raw, sess, dense):
 
 
 def test_an_evicted_key_comes_back_as_a_new_row_and_the_others_have_moved_on(graph, session, dynamic):
-    from mx_rec.core.feature_process import evict
-    from mx_rec.optimizers.adam import create_hash_optimizer
-
     one = Trained(create_hash_optimizer(0.1))
     start()
-    sess = session()
-    sess.run(support.tf().compat.v1.global_variables_initializer())
+    sess = support.started(session())
     dense = Dense(1.0, 0.1)
 
     def step(keys, time):
@@ -157,18 +152,12 @@ def test_an_evicted_key_comes_back_as_a_new_row_and_the_others_have_moved_on(gra
 
 
 def test_a_key_that_is_admitted_late_begins_then(graph, session, dynamic):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.optimizers.adam import create_hash_optimizer
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     ids = v1.placeholder(tf.int64, [None])
     table = create_table(key_dtype=tf.int64, dim=2, name="late", device_vocabulary_size=50, emb_initializer=v1.ones_initializer())
     rows = sparse_lookup(table, ids, modify_graph=True, access_and_evict_config={"access_threshold": 3})
     update = create_hash_optimizer(0.1).minimize(tf.reduce_sum(rows * 2.0), var_list=[table.variable])
     raw = support.Raw.of(table)
-    sess = session()
-    sess.run(v1.global_variables_initializer())
+    sess = support.started(session())
     dense, counts = Dense(1.0, 0.1), {}
     for number in range(25):
         keys = [1, 2] if number % 5 else [1, 7, 8 + number // 10]
@@ -182,8 +171,6 @@ def test_a_key_that_is_admitted_late_begins_then(graph, session, dynamic):
 
 def test_key_work_ahead_and_joined_updates_change_no_bit():
     def script(run):
-        from mx_rec.optimizers.adam import create_hash_optimizer
-
         source = fused_cases.iterator(True)
         ids, label = source.get_next()
         tables = [run.table("t%d" % at, dim=4) for at in range(2)]

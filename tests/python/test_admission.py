@@ -2,23 +2,28 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases
 import preloaded
 import support
 from test_fused_updates import needed
+from mx_rec.core.admission import set_threshold
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.graph.drawing import draw_dot
+from mx_rec.graph.plan import make_plan
+from mx_rec.optimizers.gradient_descent_by_addr import create_hash_optimizer_by_addr
+from mx_rec.util.initialize import get_host_pipeline_ops
+from mx_rec.util.ops import import_host_pipeline_ops
+from mx_rec.util.stats import table_stats
 
 
 def make_table(name="table", dim=2, capacity=100, **arguments):
-    from mx_rec.core.embedding import create_table
-
-    return create_table(key_dtype=support.tf().int64, dim=dim, name=name, device_vocabulary_size=capacity,
-                        emb_initializer=support.tf().compat.v1.ones_initializer(), **arguments)
+    return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=capacity,
+                        emb_initializer=tf.compat.v1.ones_initializer(), **arguments)
 
 
 def lookup(table, ids, access=2, coefficient=None, **arguments):
-    from mx_rec.core.embedding import sparse_lookup
-
     config = {"access_threshold": access}
     if coefficient is not None:
         config["faae_coefficient"] = coefficient
@@ -26,7 +31,7 @@ def lookup(table, ids, access=2, coefficient=None, **arguments):
 
 
 def placeholder(shape=(None,), dtype=None):
-    return support.tf().compat.v1.placeholder(dtype or support.tf().int64, shape)
+    return tf.compat.v1.placeholder(dtype or tf.int64, shape)
 
 
 def test_the_worked_example_refuses_33_alone(graph, session, dynamic):
@@ -47,7 +52,6 @@ def test_the_worked_example_refuses_33_alone(graph, session, dynamic):
 @pytest.mark.parametrize("sketch", [0, 1 << 16], ids=["exact", "sketch"])
 def test_a_step_that_fails_has_counted_nothing_however_often_it_is_tried(graph, session, dynamic, sketch):
     """A full table let the step fail, but its keys were counted: after some tries the next step gave them rows."""
-    tf = support.tf()
     full = make_table(capacity=1, admission_sketch_bytes=sketch)
     beside = make_table("beside", admission_sketch_bytes=sketch)
     ids = placeholder()
@@ -76,7 +80,6 @@ def test_the_coefficient_multiplies_occurrences(graph, session, dynamic, coeffic
 
 
 def test_all_lookups_of_a_table_count_before_any_decides(graph, session, dynamic):
-    tf = support.tf()
     table, other = make_table(), make_table("other")
     ids = [placeholder() for _ in range(3)]
     embeddings = [lookup(table, one, access=3) for one in ids]
@@ -92,7 +95,6 @@ def test_all_lookups_of_a_table_count_before_any_decides(graph, session, dynamic
 
 
 def test_ids_that_depend_on_another_lookup_are_counted_after_it(graph, session, dynamic, caplog):
-    tf = support.tf()
     table = make_table()
     ids = placeholder()
     with caplog.at_level("INFO", logger="mx_rec"):
@@ -107,7 +109,6 @@ def test_ids_that_depend_on_another_lookup_are_counted_after_it(graph, session, 
 
 
 def test_lookups_in_branches_decide_for_themselves(graph, session, dynamic):
-    tf = support.tf()
     table = make_table()
     ids, choice = placeholder(), placeholder([], tf.bool)
     outside = lookup(table, ids, access=2)
@@ -119,7 +120,6 @@ def test_lookups_in_branches_decide_for_themselves(graph, session, dynamic):
 
 
 def test_refused_ids_get_zeros_or_the_default_and_padding_gets_zeros(graph, session, dynamic):
-    tf = support.tf()
     table = make_table()
     ids = placeholder((None, 2))
     plain = lookup(table, ids)
@@ -150,8 +150,6 @@ def test_refused_ids_get_zeros_or_the_default_and_padding_gets_zeros(graph, sess
 
 
 def test_evaluation_counts_nothing_and_makes_no_row(graph, session, dynamic):
-    from mx_rec.core.embedding import sparse_lookup
-
     table = make_table()
     ids = placeholder()
     train = lookup(table, ids, access=2)
@@ -180,12 +178,10 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
 def test_gradients_of_refused_ids_reach_no_row_by_any_optimizer(graph, session, dynamic, name, way):
     """The table is what it is if refused ids had been padding, on the fused path and on the other."""
-    tf = support.tf()
     random = np.random.RandomState(5)
     steps = [random.randint(0, 9, [8, 2]).astype(np.int64) for _ in range(12)]
     tables, wholes, updates = [], [], []
     ids, masked = placeholder((None, 2)), placeholder((None, 2))
-    from mx_rec.core.embedding import sparse_lookup
 
     for table, embedding in (("counted", lambda table: lookup(table, ids, access=6)),
                              ("masked", lambda table: sparse_lookup(table, masked, modify_graph=True))):
@@ -201,8 +197,7 @@ def test_gradients_of_refused_ids_reach_no_row_by_any_optimizer(graph, session, 
         wholes.append(support.Raw.of(tables[-1]))
     applied = [op for update in updates for op in needed(update)["MxRecUpdate"]]
     assert {support.form_of(op) for op in applied} == {"ids" if way == "minimize" else "rows"}
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     counts = {}
     refused = 0
     for step in steps:
@@ -216,8 +211,6 @@ def test_gradients_of_refused_ids_reach_no_row_by_any_optimizer(graph, session, 
 
 
 def test_threshold_zero_counts_nothing(graph, session, dynamic):
-    from mx_rec.util.stats import table_stats
-
     table = make_table()
     ids = placeholder()
     embedding = lookup(table, ids, access=0)
@@ -229,10 +222,7 @@ def test_threshold_zero_counts_nothing(graph, session, dynamic):
 
 def test_one_merged_history_with_dynamic_expansion(graph, session, mx):
     """Tables that share rows share counts; admission works by address too."""
-    from mx_rec.optimizers.gradient_descent_by_addr import create_hash_optimizer_by_addr
-
     mx(use_dynamic_expansion=True)
-    tf = support.tf()
     tables = [make_table(name, capacity=1, enable_merge=True) for name in ("one", "two")]
     ids = [placeholder(), placeholder()]
     embeddings = [lookup(table, one, access=2) for table, one in zip(tables, ids)]
@@ -252,11 +242,6 @@ def test_one_merged_history_with_dynamic_expansion(graph, session, mx):
 
 def test_the_plan_of_a_modification_tells_that_keys_are_counted_in_the_step(graph, dynamic):
     """Lookups with and without admission share an iterator; of the former only the ids move."""
-    from mx_rec.core.embedding import sparse_lookup
-    from mx_rec.graph.drawing import draw_dot
-    from mx_rec.graph.plan import make_plan
-
-    tf = support.tf()
     data = tf.data.Dataset.from_tensors({"ids": np.int64([1, 2])})
     batch = tf.compat.v1.data.make_initializable_iterator(data).get_next()
     tables = [make_table(name) for name in ("counted", "plain")]
@@ -277,10 +262,6 @@ def test_the_plan_of_a_modification_tells_that_keys_are_counted_in_the_step(grap
 
 
 def test_the_op_set_threshold_changes_one_table_or_all(graph, session, dynamic):
-    from mx_rec.util.initialize import get_host_pipeline_ops
-    from mx_rec.util.ops import import_host_pipeline_ops
-
-    tf = support.tf()
     tables = [make_table(name) for name in ("user_table", "item_table", "plain")]
     ids, value = placeholder(), placeholder([], tf.int32)
     embeddings = [lookup(table, ids, access=2) for table in tables[:2]]
@@ -318,8 +299,6 @@ def test_the_op_set_threshold_changes_one_table_or_all(graph, session, dynamic):
 
 
 def test_the_function_set_threshold_needs_a_table_with_admission(graph, session, dynamic):
-    from mx_rec.core.admission import set_threshold
-
     table = make_table()
     with pytest.raises(ValueError, match="no admission"):
         set_threshold(2)
@@ -366,8 +345,6 @@ def test_a_refused_lookup_leaves_no_threshold_behind(graph, dynamic):
 
 
 def test_eviction_wants_an_access_threshold_and_no_dynamic_expansion(graph, mx):
-    from mx_rec.core.embedding import sparse_lookup
-
     mx(use_dynamic_expansion=True)
     table = make_table(capacity=1)
     with pytest.raises(ValueError, match="access_threshold=1 admits every key"):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from test_admission import lookup, make_table, placeholder
@@ -12,7 +13,6 @@ LOOKUPS, KEYS = 4, 30000
 
 def wide_session():
     """A session whose ops run on four threads at once."""
-    tf = support.tf()
     return tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=LOOKUPS,
                                                                 intra_op_parallelism_threads=2))
 
@@ -32,7 +32,7 @@ def test_lookups_of_a_step_that_count_at_once_lose_no_occurrence(graph, dynamic,
     ids = placeholder()
     embeddings = [lookup(table, ids, access=1, coefficient=1 + at % 2) for at in range(LOOKUPS)]
     raw = support.Raw.of(table)
-    value = placeholder([], support.tf().int32)
+    value = placeholder([], tf.int32)
     change = support.ops().mx_rec_set_threshold(raw.handle, value)
     once = sum(1 + at % 2 for at in range(LOOKUPS))
     batch = np.arange(keys) * 13 - 1000
@@ -55,7 +55,7 @@ def test_steps_at_once_lose_no_occurrence_and_admit_at_the_very_one_that_is_due(
     ids = placeholder()
     embeddings = [lookup(table, ids, access=due) for _ in range(2)]
     raw = support.Raw.of(table)
-    value = placeholder([], support.tf().int32)
+    value = placeholder([], tf.int32)
     change = support.ops().mx_rec_set_threshold(raw.handle, value)
     batch = np.arange(1000) * 7
     with wide_session() as sess:

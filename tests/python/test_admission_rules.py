@@ -6,14 +6,13 @@ import pytest
 import modify_cases
 import support
 from admission_cases import BATCH, DIM, STEPS, Rules, Script, batches
+from mx_rec.core.admission import evict, set_threshold
 
 FORMS = (modify_cases.STEP, modify_cases.AHEAD, modify_cases.SPECS)
 
 
 def trained(run, seed, access, eviction, actions, has_time=True):
     """Trains a random history; `actions` are (name, chance) of what happens between steps."""
-    from mx_rec.core.admission import evict, set_threshold
-
     random = np.random.RandomState(seed + 100)
     script = Script(run, batches(seed), dict(access_threshold=access, eviction_threshold=eviction), has_time=has_time,
                     time_first=seed % 2 == 0)

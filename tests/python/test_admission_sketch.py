@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases
 import support
 from admission_cases import STEPS, Rules, Script, batches
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.util.stats import table_stats
 
 # So wide that the few keys of these tests do not meet.
 WIDE = 2 ** 20
@@ -21,21 +24,17 @@ class RowsOnly(Rules):
 
 
 def make(sketch, name="table", **arguments):
-    from mx_rec.core.embedding import create_table
-
-    return create_table(support.tf().int64, 2, name, support.tf().compat.v1.ones_initializer(),
+    return create_table(tf.int64, 2, name, tf.compat.v1.ones_initializer(),
                         device_vocabulary_size=1000, admission_sketch_bytes=sketch, **arguments)
 
 
 def lookup(table, ids, access=2, eviction=None):
-    from mx_rec.core.embedding import sparse_lookup
-
     return sparse_lookup(table, ids, modify_graph=True, access_and_evict_config={
         "access_threshold": access, "eviction_threshold": eviction})
 
 
 def placeholder():
-    return support.tf().compat.v1.placeholder(support.tf().int64, [None])
+    return tf.compat.v1.placeholder(tf.int64, [None])
 
 
 def test_the_worked_example_refuses_33_alone(graph, session, dynamic):
@@ -90,8 +89,6 @@ def test_training_follows_the_rules_in_every_form(tmp_path, seed):
 
 
 def test_100000_rare_ids_take_the_bytes_that_were_given(graph, session, dynamic):
-    from mx_rec.util.stats import table_stats
-
     tables = [make(2 ** 16, "sketch"), make(0, "exact")]
     ids = placeholder()
     embeddings = [lookup(table, ids, access=1000) for table in tables]
@@ -107,7 +104,7 @@ def test_100000_rare_ids_take_the_bytes_that_were_given(graph, session, dynamic)
 @pytest.mark.parametrize("saved, restored, keeps", [
     (WIDE, WIDE, True), (0, WIDE, True), (WIDE, 0, False), (WIDE, 2 * WIDE, False)])
 def test_a_checkpoint_restores_into_a_table_with_another_setting(graph, mx, tmp_path, caplog, saved, restored, keeps):
-    tf1 = support.tf().compat.v1
+    tf1 = tf.compat.v1
     mx()
     path = None
     for sketch in (saved, restored):
@@ -136,7 +133,6 @@ def test_tables_with_other_sketches_are_not_merged(graph, mx):
 
 
 def test_a_sketch_that_no_machine_has_room_for_fails_the_step_by_name(graph, session, dynamic):
-    tf = support.tf()
     with open("/proc/meminfo", encoding="ascii") as file:
         kibibytes = {line.split(":")[0]: int(line.split()[1]) for line in file}
     if kibibytes["MemAvailable"] >= 2 ** 30:

@@ -2,23 +2,27 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.core.asc.helper import FeatureSpec, get_asc_insert_func
+from mx_rec.core.asc.manager import start_asc_pipeline
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.optimizers.lazy_adam import create_hash_optimizer
+from mx_rec.saver.sparse import export
+from mx_rec.util.initialize import (
+    ConfigInitializer, get_initializer, get_rank_id, get_rank_size, get_target_batch, get_use_dynamic_expansion,
+    get_use_static, init, terminate_config_initializer)
+from mx_rec.util.variable import get_dense_and_sparse_variable
 
 
 def user_table():
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     return create_table(key_dtype=tf.int64, value_dtype=tf.float32, name="user_table", dim=tf.TensorShape([1]),
                         emb_initializer=tf.compat.v1.truncated_normal_initializer(mean=10),
                         device_vocabulary_size=800000, host_vocabulary_size=0)
 
 
 def batch_and_specs(is_training):
-    from mx_rec.core.asc.helper import FeatureSpec, get_asc_insert_func
-
-    tf = support.tf()
     specs = [FeatureSpec("user_ids", feat_count=2, table_name="user_table")]
     data = tf.data.Dataset.from_tensor_slices({"user_ids": np.arange(12).reshape(6, 2), "label": np.arange(6)})
     data = data.batch(2, drop_remainder=True).map(
@@ -28,9 +32,6 @@ def batch_and_specs(is_training):
 
 
 def test_a_table_of_the_documents_is_looked_up_by_tensor(graph, session, dynamic):
-    from mx_rec.core.embedding import sparse_lookup
-
-    tf = support.tf()
     table = user_table()
     feature = tf.constant([[1, 2], [3, 1]], tf.int64)
     batch = {"user_ids": feature}
@@ -45,9 +46,6 @@ def test_a_table_of_the_documents_is_looked_up_by_tensor(graph, session, dynamic
 
 @pytest.mark.parametrize("is_train", [True, False])
 def test_a_list_of_one_feature_spec_is_looked_up(graph, session, dynamic, is_train):
-    from mx_rec.core.asc.manager import start_asc_pipeline
-    from mx_rec.core.embedding import sparse_lookup
-
     iterator, batch, specs = batch_and_specs(is_train)
     table = user_table()
     batch_size = 2
@@ -63,9 +61,6 @@ def test_a_list_of_one_feature_spec_is_looked_up(graph, session, dynamic, is_tra
 
 
 def test_the_list_form_needs_no_batch_in_static_shape(graph, session, mx):
-    from mx_rec.core.asc.manager import start_asc_pipeline
-    from mx_rec.core.embedding import sparse_lookup
-
     mx(use_dynamic=False)
     iterator, _, specs = batch_and_specs(True)
     embedding = sparse_lookup(user_table(), specs, 32, is_train=True, name="user_lookup", modify_graph=False)
@@ -77,13 +72,6 @@ def test_the_list_form_needs_no_batch_in_static_shape(graph, session, mx):
 
 
 def test_a_training_script_of_the_documents_runs_from_init_to_terminate(graph, session, tmp_path):
-    from mx_rec.core.asc.manager import start_asc_pipeline
-    from mx_rec.core.embedding import sparse_lookup
-    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
-    from mx_rec.util.initialize import init, terminate_config_initializer
-    from mx_rec.util.variable import get_dense_and_sparse_variable
-
-    tf = support.tf()
     tf.compat.v1.set_random_seed(1)
     init(max_steps=200, train_steps=100, eval_steps=10, save_steps=50, use_dynamic=True, use_dynamic_expansion=False)
     try:
@@ -100,8 +88,7 @@ def test_a_training_script_of_the_documents_runs_from_init_to_terminate(graph, s
         sparse = sparse_optimizer.apply_gradients(zip(tf.gradients(loss, sparse_variables), sparse_variables))
         saver = tf.compat.v1.train.Saver()
         start_asc_pipeline()
-        sess = session()
-        sess.run(tf.compat.v1.global_variables_initializer())
+        sess = support.started(session())
         losses = []
         for _ in range(30):
             sess.run(iterator.initializer)
@@ -118,9 +105,6 @@ def test_a_training_script_of_the_documents_runs_from_init_to_terminate(graph, s
 
 
 def test_get_initializer_of_the_documents_imports(graph, dynamic):
-    from mx_rec.util.initialize import (ConfigInitializer, get_initializer, get_rank_id, get_rank_size, get_target_batch,
-                                        get_use_dynamic_expansion, get_use_static)
-
     assert get_rank_id() == 0 and get_rank_size() == 1
     assert get_use_static() is False and get_use_dynamic_expansion() is False
     assert get_initializer(True) is None
@@ -130,9 +114,6 @@ def test_get_initializer_of_the_documents_imports(graph, dynamic):
 
 def test_a_second_graph_of_the_process_may_have_tables_of_the_same_names(graph, session, dynamic):
     """As an Estimator builds its evaluation graph."""
-    tf = support.tf()
-    from mx_rec.core.embedding import sparse_lookup
-
     first = user_table()
     with tf.Graph().as_default() as second_graph:
         second = user_table()
@@ -143,10 +124,6 @@ def test_a_second_graph_of_the_process_may_have_tables_of_the_same_names(graph, 
 
 
 def test_exported_tables_are_numpy_dictionaries(graph, session, dynamic, tmp_path):
-    from mx_rec.core.embedding import sparse_lookup
-    from mx_rec.saver.sparse import export
-
-    tf = support.tf()
     table = user_table()
     embedding = sparse_lookup(table, tf.constant([5, -9], tf.int64), modify_graph=True)
     sess = session()
@@ -165,7 +142,6 @@ def test_arguments_of_older_releases_are_taken_and_those_without_effect_are_logg
     import mx_rec.core.embedding as embedding
 
     mx()
-    tf = support.tf()
     with caplog.at_level("INFO", logger="mx_rec"):
         table = embedding.create_table(
             key_dtype=tf.int64, dim=4, name="old", emb_initializer=tf.compat.v1.zeros_initializer(),
@@ -188,10 +164,8 @@ def sizes(table):
 
 def test_a_table_takes_its_arguments_in_the_order_of_older_releases(graph, session, mx, caplog):
     import mx_rec.core.embedding as embedding
-    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
     mx()
-    tf = support.tf()
     ones = tf.compat.v1.ones_initializer()
     with caplog.at_level("INFO", logger="mx_rec"):
         table = embedding.create_table(
@@ -214,7 +188,6 @@ def test_a_wrong_use_of_the_older_order_is_told(graph, mx):
     import mx_rec.core.embedding as embedding
 
     mx()
-    tf = support.tf()
     first = (tf.int64, 4, "old", tf.compat.v1.zeros_initializer())
     with pytest.raises(TypeError, match="multiple values for the argument 'device_vocabulary_size'"):
         embedding.create_table(*first, [], 5, device_vocabulary_size=5)

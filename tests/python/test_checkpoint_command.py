@@ -8,8 +8,15 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.checkpoint import progress, sealed, tables
+from mx_rec.checkpoint.__main__ import main
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.optimizers.lazy_adam import create_hash_optimizer
+
+v1 = tf.compat.v1
 
 SLOTS = ["LazyAdam_momentum", "LazyAdam_velocity"]
 
@@ -26,8 +33,6 @@ def write_table(directory, keys, rows, slots=()):
 
 
 def command(*arguments):
-    from mx_rec.checkpoint.__main__ import main
-
     return main([str(argument) for argument in arguments])
 
 
@@ -41,11 +46,6 @@ def data(capsys, *arguments):
 @pytest.fixture
 def model(graph, session, dynamic, tmp_path):
     """A directory with two checkpoints of two tables, trained for a step in between."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     updates, placeholders = [], []
     for name in ("user_table", "item_table"):
         table = create_table(key_dtype=tf.int64, dim=4, name=name, device_vocabulary_size=100,
@@ -55,8 +55,7 @@ def model(graph, session, dynamic, tmp_path):
         gradient, = tf.gradients(loss, [table.variable])
         updates.append(create_hash_optimizer(0.5).apply_gradients([(gradient, table.variable)]))
     v1.get_variable("dense", initializer=1.0)
-    sess = session()
-    sess.run(v1.global_variables_initializer())
+    sess = support.started(session())
     directory = str(tmp_path.resolve() / "model dir \u00fc")
     saver = v1.train.Saver()
     sess.run(updates, {placeholders[0]: [3, 5], placeholders[1]: [7]})
@@ -69,11 +68,6 @@ def model(graph, session, dynamic, tmp_path):
 @pytest.fixture
 def deltas(graph, session, mx, tmp_path):
     """A directory with a whole save of step 1 and deltas of the steps 2 and 3, of one table."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
     table = create_table(key_dtype=tf.int64, dim=4, name="user_table", device_vocabulary_size=100,
                          emb_initializer=v1.ones_initializer())
@@ -82,8 +76,7 @@ def deltas(graph, session, mx, tmp_path):
     update = create_hash_optimizer(0.5).minimize(loss, var_list=[table.variable])
     v1.get_variable("dense", initializer=1.0)
     raw = support.Raw.of(table)
-    sess = session()
-    sess.run(v1.global_variables_initializer())
+    sess = support.started(session())
     saver = v1.train.Saver()
     directory = str(tmp_path.resolve() / "model")
     for step, keys, gone in ((1, [3, 5, 7], []), (2, [3], [5, 7]), (3, [11, 12], [])):
@@ -246,8 +239,6 @@ def test_every_file_of_a_delta_is_verified(deltas, capsys):
 @pytest.mark.parametrize("damage, word", [("gone", "which is missing"), ("other", "follows another save"),
                                           ("silent", "does not say what it follows")])
 def test_a_delta_that_cannot_be_restored_is_a_fault(deltas, capsys, damage, word):
-    from mx_rec.checkpoint import sealed
-
     middle = deltas + "/delta-sparse-m-2"
     if damage == "gone":
         shutil.rmtree(middle)
@@ -510,8 +501,6 @@ def test_progress_is_shown_when_asked_for(tmp_path, capsys):
 
 
 def test_a_line_on_a_terminal_is_written_over_and_removed():
-    from mx_rec.checkpoint import progress
-
     class Terminal:
         def __init__(self):
             self.text = ""
@@ -540,8 +529,6 @@ def test_a_line_on_a_terminal_is_written_over_and_removed():
 
 
 def test_ctrl_c_ends_a_long_reading(tmp_path):
-    from mx_rec.checkpoint import tables
-
     write_table(tmp_path / "t", np.arange(10), np.ones([10, 2]))
     calls = []
 
@@ -558,8 +545,6 @@ def test_ctrl_c_ends_a_long_reading(tmp_path):
 
 
 def test_an_interrupted_command_says_so_in_one_line(tmp_path, capsys, monkeypatch):
-    from mx_rec.checkpoint import tables
-
     def interrupt(*_):
         raise KeyboardInterrupt()
 

@@ -11,14 +11,16 @@ import sys
 import time
 
 import pytest
+import tensorflow as tf
 
 import preloaded
 import support
+from mx_rec.checkpoint import commit
+from mx_rec.checkpoint.commit import Staging, recover
+from mx_rec.saver import incremental
 
 
 def stage(directory, text, tables=("t",)):
-    from mx_rec.checkpoint.commit import Staging
-
     staging = Staging(directory)
     for table in tables:
         support.saved_table(os.path.join(staging.path, table))
@@ -42,8 +44,6 @@ def content(directory):
 @pytest.fixture(params=["exchange", "rename"])
 def refused(request, monkeypatch):
     """Steps that fail, as (step, path) -> errno or 0: none, or the exchange of directories."""
-    from mx_rec.checkpoint import commit
-
     def before(step, path):
         return errno.EINVAL if step == "exchange" and request.param == "rename" else 0
 
@@ -89,8 +89,6 @@ def test_leftovers_of_dead_processes_go_and_others_stay(place):
 
 
 def test_a_save_cut_off_between_two_renames_is_put_back(place):
-    from mx_rec.checkpoint.commit import recover
-
     stage(place + "/sparse-m-1", "old").commit([], True)
     os.rename(place + "/sparse-m-1", "%s/.sparse-m-1.old-%d-0" % (place, dead_process()))
     recover(place + "/sparse-m-1")
@@ -106,8 +104,6 @@ def dense(place, text):
 
 def save_over(place, stop, refused):
     """Saves over sparse-m-1 in a process that ends before its step number `stop` on the disk; returns whether it did."""
-    from mx_rec.checkpoint import commit
-
     process = os.fork()
     if process:
         return os.waitpid(process, 0)[1] != 0
@@ -135,8 +131,6 @@ def save_over(place, stop, refused):
 
 def test_a_save_over_the_same_step_that_is_cut_off_anywhere_leaves_one_of_both_whole(place, refused):
     """The tables and the variables of one step are never of two saves, wherever the process ends."""
-    from mx_rec.checkpoint import commit
-
     seen = set()
     for stop in range(1, 100):
         for name in os.listdir(place):
@@ -162,8 +156,6 @@ def test_a_save_over_the_same_step_that_is_cut_off_anywhere_leaves_one_of_both_w
 
 def test_what_a_process_left_whose_number_another_has_now_goes(place):
     """Containers start their processes with the same numbers again and again."""
-    from mx_rec.checkpoint.commit import Staging
-
     os.mkdir(place + "/.sparse-m-1.saving-%d-0" % os.getpid())
     # Half a second more than the clocks may be apart.
     time.sleep(1.5)
@@ -215,9 +207,6 @@ class OneSave:
         self.error = None
 
     def __iter__(self):
-        from mx_rec.checkpoint import commit
-        from mx_rec.saver import incremental
-
         prefix = os.path.join(self.place, self.name.split("sparse-")[1])
 
         def begin():
@@ -240,7 +229,7 @@ class OneSave:
         if self.error is None:
             try:
                 self.thread.submit(step).result()
-            except support.tf().errors.AbortedError as error:
+            except tf.errors.AbortedError as error:
                 self.error = error
                 if self.staging is not None:
                     self.thread.submit(self.staging.undo).result()
@@ -287,7 +276,7 @@ def test_two_saves_at_once_leave_both_whole_or_one_is_refused_in_every_order_of_
 @pytest.mark.long
 def test_a_delta_that_comes_while_a_whole_save_is_under_way_stays_in_every_order_of_their_steps(mx, place):
     """A whole save removed deltas that another training had completed in the meantime, and that it had reported."""
-    v1 = support.tf().compat.v1
+    v1 = tf.compat.v1
     mx(is_incremental_checkpoint=True, save_checkpoint_due_time=1000, save_delta_checkpoints_secs=1000)
     saver = v1.train.Saver([v1.get_variable("x", [])])
     for order in orders(5):
@@ -324,6 +313,6 @@ def test_a_save_whose_tables_were_removed_meanwhile_is_an_error(place):
     staging = stage(place + "/sparse-m-1", "x")
     staging.commit([], True)
     shutil.rmtree(place + "/sparse-m-1")
-    with pytest.raises(support.tf().errors.AbortedError, match="sparse-m-1"):
+    with pytest.raises(tf.errors.AbortedError, match="sparse-m-1"):
         staging.finish()
     assert os.listdir(place) == []

@@ -8,8 +8,11 @@ import subprocess
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.checkpoint import commit
+from mx_rec.core.embedding import create_table
 
 ROWS, DIM = 60000, 8
 
@@ -18,9 +21,6 @@ class Model:
     """A table of about 2.4 MB beside a small one and a variable."""
 
     def __init__(self):
-        from mx_rec.core.embedding import create_table
-
-        tf = support.tf()
         self.raws = [support.Raw.of(create_table(
             key_dtype=tf.int64, dim=DIM, name=name, device_vocabulary_size=ROWS,
             emb_initializer=tf.compat.v1.zeros_initializer())) for name in ("small", "big")]
@@ -68,7 +68,6 @@ def small_disk(tmp_path):
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_full_disk_is_named_and_the_earlier_checkpoint_stays(model, session, small_disk, step):
     """Over the earlier checkpoint (step 1) and beside it."""
-    tf = support.tf()
     sess = session()
     model.fill(sess, 1.0, 100)
     path = model.saver.save(sess, small_disk + "/m", global_step=1)
@@ -90,9 +89,7 @@ def test_a_full_disk_is_named_and_the_earlier_checkpoint_stays(model, session, s
 @pytest.mark.parametrize("step", ["make", "write", "flush", "rename"])
 def test_a_disk_that_is_full_for_the_commit_is_the_same_error_as_of_the_op(model, session, tmp_path, monkeypatch, step):
     """The op's error was an UnknownError, and that of the commit an OSError."""
-    from mx_rec.checkpoint import commit
-
-    tf, place = support.tf(), os.path.realpath(str(tmp_path))
+    place = os.path.realpath(str(tmp_path))
     sess = session()
     model.fill(sess, 1.0, 100)
     monkeypatch.setattr(commit, "before_step", lambda now, path: errno.ENOSPC if now == step and place != path else 0)
@@ -106,12 +103,10 @@ def test_a_disk_that_is_full_for_the_commit_is_the_same_error_as_of_the_op(model
 
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_disk_that_is_full_for_the_variables_takes_the_tables_back(graph, dynamic, session, small_disk, step):
-    tf = support.tf()
     model = Model()
     wide = tf.compat.v1.get_variable("wide", initializer=tf.zeros([600000]))
     everywhere = tf.compat.v1.train.Saver()
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     model.fill(sess, 1.0, 100)
     path = model.saver.save(sess, small_disk + "/m", global_step=1)
     before = everything(small_disk)
@@ -133,7 +128,6 @@ def test_a_disk_that_is_full_for_the_variables_takes_the_tables_back(graph, dyna
 @pytest.mark.parametrize("step", [1, 2])
 def test_variables_that_a_server_was_writing_when_it_died_are_removed(model, session, tmp_path, monkeypatch, step):
     """Over the earlier checkpoint (step 1) and beside it; the saving process goes on."""
-    tf = support.tf()
     place = os.path.realpath(str(tmp_path))
     sess = session()
     model.fill(sess, 1.0, 100)
@@ -170,7 +164,6 @@ def test_a_short_write_is_named_and_the_earlier_checkpoint_stays(model, session,
     """A limit on the size of files, which the system enforces in the middle of a write."""
     import signal
 
-    tf = support.tf()
     place = os.path.realpath(str(tmp_path))
     sess = session()
     model.fill(sess, 1.0, 100)
@@ -196,7 +189,6 @@ def test_a_short_write_is_named_and_the_earlier_checkpoint_stays(model, session,
 
 
 def test_a_changed_bit_in_any_file_of_the_tables_is_found_before_anything_changes(model, session, tmp_path):
-    tf = support.tf()
     place = os.path.realpath(str(tmp_path))
     sess = session()
     model.fill(sess, 1.0, 100)
@@ -229,9 +221,6 @@ def test_a_changed_bit_in_any_file_of_the_tables_is_found_before_anything_change
 
 def test_a_save_of_which_any_step_is_refused_leaves_one_checkpoint_whole(model, session, tmp_path, monkeypatch):
     """The error names the file and the tables; nothing is left over after the next save."""
-    from mx_rec.checkpoint import commit
-
-    tf = support.tf()
     place = os.path.realpath(str(tmp_path))
     sess, fresh = session(), session()
     refused, steps, seen = 0, [], set()

@@ -9,17 +9,19 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.checkpoint import sealed
+from mx_rec.checkpoint.__main__ import main
+from mx_rec.core.embedding import create_table
+from mx_rec.saver.sparse import export
 
 
 class Model:
     """Two tables beside a variable."""
 
     def __init__(self):
-        from mx_rec.core.embedding import create_table
-
-        tf = support.tf()
         self.raws = [support.Raw.of(create_table(
             key_dtype=tf.int64, dim=3, name=name, device_vocabulary_size=100,
             emb_initializer=tf.compat.v1.zeros_initializer())) for name in ("users", "items")]
@@ -62,7 +64,6 @@ def assert_named(text, place, target):
     ("sparse-m-1/users", "sparse-m-2/users"), ("sparse-m-2/items", "sparse-m-1/items"), ("sparse-m-2/users", "sparse-m-2/items")])
 def test_a_table_of_another_save_is_refused_before_anything_changes(model, session, place, source, target):
     """Of an earlier step, of a later one, and another table of the same save."""
-    tf = support.tf()
     sess = session()
     model.saved(sess, place + "/m")
     if source.split("/")[0] == target.split("/")[0]:
@@ -81,8 +82,6 @@ def test_a_table_of_another_save_is_refused_before_anything_changes(model, sessi
 
 
 def test_it_is_a_fault_for_the_command(model, session, place, capsys):
-    from mx_rec.checkpoint.__main__ import main
-
     model.saved(session(), place + "/m")
     assert main([place, "--verify"]) == 0
     exchange(place, "sparse-m-1/users", "sparse-m-2/users")
@@ -95,9 +94,6 @@ def test_it_is_a_fault_for_the_command(model, session, place, capsys):
 
 
 def test_a_table_without_a_manifest_is_refused_as_well(model, session, place, capsys):
-    from mx_rec.checkpoint.__main__ import main
-
-    tf = support.tf()
     sess = session()
     model.saved(sess, place + "/m")
     os.remove(place + "/sparse-m-2/users/manifest.json")
@@ -108,7 +104,6 @@ def test_a_table_without_a_manifest_is_refused_as_well(model, session, place, ca
 
 
 def test_a_remote_copy_is_compared_as_well(model, session, place):
-    tf = support.tf()
     sess = session()
     model.saved(sess, "file://" + place + "/m")
     model.saver.restore(sess, "file://" + place + "/m-1")
@@ -121,10 +116,8 @@ def test_a_remote_copy_is_compared_as_well(model, session, place):
 
 
 def test_an_export_and_a_warm_start_refuse_it(model, session, place):
-    from mx_rec.saver.sparse import export
     from tensorflow.python.training import warm_starting_util
 
-    tf = support.tf()
     model.saved(session(), place + "/m")
     exchange(place, "sparse-m-1/users", "sparse-m-2/users")
     with pytest.raises(ValueError) as refused:
@@ -138,7 +131,6 @@ def test_an_export_and_a_warm_start_refuse_it(model, session, place):
 
 def test_the_op_alone_refuses_it(model, session, place):
     """As in a SavedModel, where no Python looks at the files."""
-    tf = support.tf()
     sess = session()
     model.saved(sess, place + "/m")
     exchange(place, "sparse-m-1/users", "sparse-m-2/users")
@@ -154,7 +146,6 @@ def test_the_op_alone_refuses_it(model, session, place):
 
 
 def test_a_delta_of_another_step_is_refused(graph, session, mx, place):
-    tf = support.tf()
     mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
     model = Model()
     sess = session()
@@ -172,9 +163,6 @@ def test_a_delta_of_another_step_is_refused(graph, session, mx, place):
 
 def test_a_checkpoint_of_before_is_restored(model, session, place, capsys):
     """Its manifest says nothing of those of its tables."""
-    from mx_rec.checkpoint.__main__ import main
-    from mx_rec.checkpoint import sealed
-
     sess = session()
     model.saved(sess, place + "/m")
     path = place + "/sparse-m-1/manifest.json"

@@ -5,17 +5,16 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.core.embedding import create_table
 
 
 class Model:
     """Tables beside a dense variable, all with the same value in each row."""
 
     def __init__(self, names=("first", "second"), dim=3, capacity=100):
-        from mx_rec.core.embedding import create_table
-
-        tf = support.tf()
         self.raws = {name: support.Raw.of(create_table(
             key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=capacity,
             emb_initializer=tf.compat.v1.zeros_initializer())) for name in names}
@@ -59,7 +58,7 @@ def test_each_file_of_the_second_table_is_named_and_nothing_changes(saved, damag
             flipped = whole[:middle] + bytes([whole[middle] ^ 0x10]) + whole[middle + 1:]
             with open(name, "wb") as file:
                 file.write({"short": whole[:-1], "empty": b"", "flipped": flipped}[damage])
-        with pytest.raises((support.tf().errors.OpError, OSError)) as refused:
+        with pytest.raises((tf.errors.OpError, OSError)) as refused:
             model.saver.restore(sess, path)
         assert os.path.relpath(name, root) in str(refused.value) and "second" in str(refused.value)
         rows, dense = model.state(sess)
@@ -75,7 +74,6 @@ def test_each_file_of_the_second_table_is_named_and_nothing_changes(saved, damag
 
 @pytest.mark.parametrize("change, error", [({"capacity": 4}, "ResourceExhaustedError"), ({"dim": 2}, "InvalidArgumentError")])
 def test_another_budget_or_dim_is_refused_before_variables_change(saved, session, change, error):
-    tf = support.tf()
     path = saved[2]
     tf.compat.v1.reset_default_graph()
     model = Model(**change)
@@ -88,7 +86,7 @@ def test_another_budget_or_dim_is_refused_before_variables_change(saved, session
 
 def test_a_new_table_starts_empty_and_one_that_is_gone_is_left(saved, caplog):
     path = saved[2]
-    support.tf().compat.v1.reset_default_graph()
+    tf.compat.v1.reset_default_graph()
     model = Model(names=("first", "third"))
     with support.new_session() as sess:
         model.saver.restore(sess, path)

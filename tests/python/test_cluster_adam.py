@@ -6,13 +6,16 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import cluster_cases
-import support
 from stock_cluster_cases import StockJob, run_alone
 from test_cluster_attacks import in_both
 from test_cluster_life import wait_for
 from test_cluster_tables import trained
+from mx_rec.stock.analysis import plan_variables
+from mx_rec.stock.convert import saved_places
+from mx_rec.util.stock_tables import StockTables
 
 # Two variables, of which the second train op leaves one alone. Batches have few ids, so that most parts get no key.
 MODEL = """
@@ -154,11 +157,6 @@ def test_each_step_of_each_of_several_workers_moves_all_rows_with_the_powers_the
 @pytest.mark.parametrize("form", ["together", "apart", "one"])
 def test_parts_that_may_be_updated_without_the_others_leave_adam_to_tensorflow(mx, graph, form, use_resource):
     """A push is a step of all rows of a table, which has all parts."""
-    from mx_rec.stock.analysis import plan_variables
-    from mx_rec.stock.convert import saved_places
-    from mx_rec.util.stock_tables import StockTables
-
-    tf = support.tf()
     v1 = tf.compat.v1
     mx(stock_tables=".*")
     cluster = tf.train.ClusterSpec({"ps": ["a:1", "b:1"], "worker": ["c:1"]})

@@ -10,6 +10,7 @@ import preloaded
 from cluster_cases import Job
 from stock_cluster_cases import RUN as STOCK_RUN
 from stock_cluster_cases import StockJob
+from mx_rec.base.global_env_conf import cluster_wait_seconds
 
 # A table whose initializer has a seed if SEED says so, in a graph whose seed is the task's number. Rows of NEW begin in
 # the training of this task, whose updates are zeros, so that they stay what they began with.
@@ -141,8 +142,6 @@ def test_a_worker_names_the_tables_that_its_chief_does_not_have():
 
 
 def test_the_time_is_checked():
-    from mx_rec.base.global_env_conf import cluster_wait_seconds
-
     assert cluster_wait_seconds() == 300
     os.environ["MXREC_CLUSTER_WAIT_SECS"] = "soon"
     try:

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from mx_rec.ops.optimizers import optimizer_named
@@ -23,7 +24,7 @@ def listed(*configs):
 
 def loose(value, dtype):
     """A tensor whose shape the graph does not know, so that the kernel has to check it."""
-    return support.tf().compat.v1.placeholder_with_default(np.asarray(value, dtype), None)
+    return tf.compat.v1.placeholder_with_default(np.asarray(value, dtype), None)
 
 
 def pull(o, request=(1, 5, 1, 2), configs=None, part=0, parts=PARTS, count=PARTS, create=1,
@@ -120,7 +121,7 @@ WRONG = (
 
 @pytest.mark.long
 def test_a_wrong_argument_of_an_op_on_parts_is_an_error_that_says_what_and_changes_nothing(graph, session):
-    tf, o = support.tf(), support.ops()
+    o = support.ops()
     init = [o.mx_rec_part_init(o.mx_rec_part(encoded(), part=part, parts=PARTS).handle) for part in range(PARTS)]
     # Keys of which each part holds one.
     ids = loose([1, 2], I)
@@ -154,7 +155,7 @@ def test_a_wrong_argument_of_an_op_on_parts_is_an_error_that_says_what_and_chang
 
 def test_a_handle_of_a_part_finds_what_is_there_when_it_is_used_and_only_for_ops_that_take_parts(graph, session):
     """The part is made anew, asked for by another configuration, and meant for one process by other ops."""
-    tf, o = support.tf(), support.ops()
+    o = support.ops()
     part = dict(part=1, parts=PARTS)
     name = "handles"
     config = encoded(name=name)

@@ -1,19 +1,17 @@
 """What a step of a worker costs beside the rows: hops between processes, and pages of memory."""
 
 import pytest
+import tensorflow as tf
 
 import support
 from cluster_cases import cluster_of
-
-tf = support.tf()
+from mx_rec.core.embedding import create_table
+from mx_rec.core.grouped import sparse_lookup_many
+from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
 
 def model_of(servers, rate=0.1):
     """The update of two tables under a device function of so many parameter servers, and its optimizer's powers."""
-    from mx_rec.core.embedding import create_table
-    from mx_rec.core.grouped import sparse_lookup_many
-    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
-
     cluster = tf.train.ClusterSpec(cluster_of(ps=servers, worker=1))
     with tf.device(tf.compat.v1.train.replica_device_setter(worker_device="/job:worker/task:0", cluster=cluster)):
         tables = [create_table(tf.int64, 4, name, tf.compat.v1.ones_initializer(), device_vocabulary_size=100)

@@ -8,12 +8,12 @@ import json
 import os
 
 import pytest
+import tensorflow as tf
 
 import preloaded
-import support
 from cluster_cases import cluster_of, idle_task, run_task
-
-tf = support.tf()
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 
 ONE_TASK = """
 with tf.device(DEVICE):
@@ -33,15 +33,10 @@ def config_of(job, index=0, **jobs):
 
 
 def create(name="items"):
-    from mx_rec.core.embedding import create_table
-
     return create_table(tf.int64, 4, name, tf.compat.v1.ones_initializer(), device_vocabulary_size=100)
 
 
 def train_op(table):
-    from mx_rec.core.embedding import sparse_lookup
-    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-
     rows = sparse_lookup(table, tf.constant([1, 2, 1], tf.int64), modify_graph=True)
     return create_hash_optimizer(0.5).minimize(tf.reduce_sum(rows), var_list=[table.variable])
 
@@ -81,8 +76,6 @@ def test_one_training_task_and_evaluators_have_tables(dynamic, session, monkeypa
 
 def test_gradients_are_not_divided_by_ranks_that_add_nothing(dynamic, session, monkeypatch):
     """They were divided by the number of workers, though only one process had summed them."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
     monkeypatch.setenv("TF_CONFIG", config_of("evaluator", worker=4))
     gradients = []
     for kind in ("sum_gradients", "sum_gradients_and_div_by_ranksize"):
@@ -96,8 +89,6 @@ def test_gradients_are_not_divided_by_ranks_that_add_nothing(dynamic, session, m
 
 def test_an_imported_graph_that_trains_is_refused_under_several_workers_and_one_that_reads_is_not(
         dynamic, session, monkeypatch, tmp_path):
-    from mx_rec.core.embedding import sparse_lookup
-
     table = create()
     read = tf.identity(sparse_lookup(table, tf.constant([1], tf.int64), is_train=False, modify_graph=True), "read")
     tf.compat.v1.train.export_meta_graph(str(tmp_path / "reads.meta"))
@@ -226,7 +217,6 @@ def test_a_local_server_trains():
 
 ESTIMATOR = """
 import sys, warnings
-import support
 tf = support.tf()
 import estimator_cases
 from mx_rec.util.initialize import init

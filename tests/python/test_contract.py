@@ -7,6 +7,7 @@ import pytest
 
 import contract
 import support
+from mx_rec.constants import constants
 
 # At the end, where an installed copy of the stand-in would be, too.
 sys.path.append(os.path.join(support.PACKAGES, "tf_adapter_cpu"))
@@ -38,8 +39,6 @@ def test_a_signature_that_differs_is_told(text, words):
 
 
 def test_names_that_are_missing_are_told(mx, monkeypatch):
-    from mx_rec.constants import constants
-
     mx()
     assert list(contract.function_differences({"mx_rec.no_such": {"f": ""}, "mx_rec": {"nobody": "", "__version__": ""}})) == [
         "mx_rec.__version__ cannot be called", "mx_rec.nobody is missing: module 'mx_rec' has no attribute 'nobody'",

@@ -2,10 +2,15 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from support import lookup
 from test_fused_updates import needed
+from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
+from mx_rec.core.embedding import create_table
+from mx_rec.optimizers.gradient_descent import create_hash_optimizer
+from mx_rec.optimizers.lazy_adam_by_addr import create_hash_optimizer_by_address
 
 DIM = 3
 KEYS = list(range(10))
@@ -14,35 +19,33 @@ FLAGS = [(True, True), (True, False), (False, True), (False, False)]
 
 
 def i64(values):
-    return support.tf().constant(values, support.tf().int64)
+    return tf.constant(values, tf.int64)
 
 
 def total(embedding, factor=1.0):
-    return support.tf().reduce_sum(embedding * [1.0, 2.0, 3.0]) * factor
+    return tf.reduce_sum(embedding * [1.0, 2.0, 3.0]) * factor
 
 
 def none():
-    return support.tf().constant(0.0)
+    return tf.constant(0.0)
 
 
 def loop(turn, times=3):
     """The sum of turn(i) for i below `times`."""
-    tf = support.tf()
     return tf.while_loop(lambda i, _: i < times, lambda i, so_far: (i + 1, so_far + turn(i)),
                          (tf.constant(0), tf.constant(0.0)))[1]
 
 
 def function(body):
-    return support.tf().function(body, autograph=False)()
+    return tf.function(body, autograph=False)()
 
 
 def weight(i):
-    return support.tf().cast(i + 1, support.tf().float32)
+    return tf.cast(i + 1, tf.float32)
 
 
 def moving(i):
     """Two ids that depend on the turn."""
-    tf = support.tf()
     return tf.stack([tf.cast(i, tf.int64) + 1, i64(1)])
 
 
@@ -93,7 +96,6 @@ LOOPS = {
 @pytest.fixture(params=["v1", "v2"])
 def control_flow(request, graph):
     """Both kinds of control flow."""
-    tf = support.tf()
     if request.param == "v2":
         tf.compat.v1.enable_control_flow_v2()
     yield request.param
@@ -101,16 +103,11 @@ def control_flow(request, graph):
 
 
 def make_table(name="items"):
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     return create_table(key_dtype=tf.int64, dim=DIM, name=name, device_vocabulary_size=100,
                         emb_initializer=tf.compat.v1.zeros_initializer())
 
 
 def sgd():
-    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-
     return create_hash_optimizer(1.0)
 
 
@@ -118,7 +115,6 @@ class Both:
     """One model on a table and on a dense variable, of which rows are chosen by a product with one-hot vectors."""
 
     def __init__(self, make, divided=False):
-        tf = support.tf()
         self.flags = [tf.compat.v1.placeholder(tf.bool, []) for _ in range(2)]
         self.table = make_table()
         loss = make(tf, lambda ids: lookup(self.table, ids), *self.flags)
@@ -143,8 +139,7 @@ class Both:
 def test_branches_and_functions_have_the_gradients_of_a_dense_variable(graph, session, dynamic, control_flow, name):
     """TensorFlow could not join the gradient of one branch with the zeros of the other: graphs failed to build."""
     both = Both(BRANCHES[name])
-    sess = session()
-    sess.run(support.tf().compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for flags in FLAGS + FLAGS:
         found = both.check(sess, flags)
     assert found.any()
@@ -153,8 +148,7 @@ def test_branches_and_functions_have_the_gradients_of_a_dense_variable(graph, se
 @pytest.mark.parametrize("name", sorted(LOOPS))
 def test_loops_of_v1_have_the_gradients_of_a_dense_variable(graph, session, dynamic, name):
     both = Both(LOOPS[name])
-    sess = session()
-    sess.run(support.tf().compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for flags in [(True, True), (True, False)]:
         found = both.check(sess, flags)
     assert found.any()
@@ -163,7 +157,6 @@ def test_loops_of_v1_have_the_gradients_of_a_dense_variable(graph, session, dyna
 @pytest.mark.parametrize("name", sorted(LOOPS))
 def test_a_lookup_in_a_loop_of_v2_has_no_gradient_and_says_so(graph, dynamic, name):
     """Such loops, also those of tf.function, add up gradients in dense tensors."""
-    tf = support.tf()
     table = make_table()
     flags = [tf.compat.v1.placeholder_with_default(True, []) for _ in range(2)]
     loss = function(lambda: LOOPS[name](tf, lambda ids: lookup(table, ids), *flags))
@@ -172,7 +165,6 @@ def test_a_lookup_in_a_loop_of_v2_has_no_gradient_and_says_so(graph, dynamic, na
 
 
 def test_evaluation_lookups_work_in_loops_of_both_kinds(graph, session, dynamic, control_flow):
-    tf = support.tf()
     table = make_table()
     looked = loop(lambda i: tf.reduce_sum(lookup(table, moving(i), is_train=False)))
     assert tf.gradients(looked, table.variable) == [None]
@@ -184,20 +176,17 @@ def test_evaluation_lookups_work_in_loops_of_both_kinds(graph, session, dynamic,
 
 def test_lookups_without_gradient_in_loops_leave_the_gradient_of_others_alone(graph, session, dynamic, control_flow):
     """With v2 a loop that read the variable gave a dense gradient of zeros, which cannot be added to slices."""
-    tf = support.tf()
     table = make_table()
     still = loop(lambda i: total(lookup(table, moving(i), is_grad=False)) + total(lookup(table, moving(i), is_train=False)))
     update = sgd().minimize(still + total(lookup(table, i64([1, 2]))), var_list=[table.variable])
     raw = support.Raw.of(table)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(update)
     assert raw.rows(sess)[1].tolist() == raw.rows(sess)[2].tolist() == [-1.0, -2.0, -3.0]
 
 
 def test_an_update_in_a_branch_or_a_loop_sums_as_one_outside(graph, session, dynamic):
     """Gradients that are taken and applied in one place may be fused there; those of a loop are joined first."""
-    tf = support.tf()
     tables = [make_table("t%d" % number) for number in range(3)]
 
     def update(table, ids):
@@ -213,8 +202,7 @@ def test_an_update_in_a_branch_or_a_loop_sums_as_one_outside(graph, session, dyn
     assert not [op for op in support.updates_in(graph.get_operations()) if
                 "while" in op.name and op._get_control_flow_context() is None]
     raws = [support.Raw.of(table) for table in tables]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(branch, {flag: False})
     assert raws[0].rows(sess) == {}
     sess.run([branch, turns, inside], {flag: True})
@@ -225,7 +213,6 @@ def test_an_update_in_a_branch_or_a_loop_sums_as_one_outside(graph, session, dyn
 
 
 def test_a_gradient_in_a_branch_is_no_dense_tensor(graph, session, dynamic, control_flow):
-    tf = support.tf()
     table = make_table()
     flag = tf.compat.v1.placeholder(tf.bool, [])
     loss = tf.cond(flag, lambda: total(lookup(table, i64([1, 2]))), none)
@@ -238,11 +225,7 @@ def test_a_gradient_in_a_branch_is_no_dense_tensor(graph, session, dynamic, cont
 @pytest.mark.parametrize("enclosing", ["branch", "function"])
 def test_offsets_inside_of_a_branch_cannot_be_applied_outside(graph, mx, enclosing):
     """The update would be skipped with its branch, and with it the step counters that wait for it."""
-    from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
-    from mx_rec.optimizers.lazy_adam_by_addr import create_hash_optimizer_by_address
-
     mx(use_dynamic_expansion=True)
-    tf = support.tf()
     table = make_table()
     flag = tf.compat.v1.placeholder(tf.bool, [])
     found = []
@@ -265,7 +248,6 @@ def test_a_loop_updates_the_rows_of_its_keys_as_a_lookup_outside_does(graph, ses
     """TensorFlow begins the sum of a loop with a gradient of zeros for offset 0, which is no key's row."""
     import importlib
 
-    tf = support.tf()
     module = importlib.import_module("mx_rec.optimizers." + optimizer)
     tables = [make_table("looped"), make_table("plain")]
     keys = tf.compat.v1.placeholder(tf.int64, [3])
@@ -275,8 +257,7 @@ def test_a_loop_updates_the_rows_of_its_keys_as_a_lookup_outside_does(graph, ses
     # A loop's gradient is joined first, and never taken from one turn.
     assert [support.form_of(op) for update in updates for op in needed(update)["MxRecUpdate"]] == ["rows", "ids"]
     raws = [support.Raw.of(table) for table in tables]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for batch in ([1, 2, 1], [3, 3, 3], [1, 2, 2]):
         sess.run(updates, {keys: batch})
     looped, plain = [raw.rows(sess) for raw in raws]
@@ -300,7 +281,6 @@ def test_a_first_batch_of_padding_in_a_loop_updates_no_row(graph, session, dynam
     """The gradient of zeros for offset 0 failed while the table had no row: "offset=0, rows=0"."""
     import importlib
 
-    tf = support.tf()
     module = importlib.import_module("mx_rec.optimizers." + optimizer)
     tables = [make_table("looped"), make_table("plain")]
     keys = tf.compat.v1.placeholder(tf.int64, [3, 2])
@@ -311,8 +291,7 @@ def test_a_first_batch_of_padding_in_a_loop_updates_no_row(graph, session, dynam
     updates = [module.create_hash_optimizer(0.1).minimize(loss, var_list=[table.variable])
                for loss, table in zip((looped, plain), tables)]
     raws = [support.Raw.of(table) for table in tables]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(updates, {keys: [[-1, -1]] * 3})
     assert [raw.rows(sess) for raw in raws] == [{}, {}]
     for batch in ([[-1, -1], [5, -1], [6, 5]], [[-1, -1]] * 3, [[6, 6], [-1, -1], [7, 5]]):

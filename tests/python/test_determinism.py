@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from optimizer_cases import CASES, ONE_OF_EACH, ids_of
@@ -76,7 +77,6 @@ def test_tables_are_bit_identical_in_another_process_and_on_any_number_of_thread
 
 @pytest.mark.parametrize("case", ONE_OF_EACH, ids=ids_of(ONE_OF_EACH))
 def test_two_sessions_of_one_process_train_to_the_same_bits(graph, session, case):
-    tf = support.tf()
     table = support.Raw.new(24, capacity=50000, initializer={"kind": "random_uniform", "min": -1.0, "max": 1.0})
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     grads = tf.compat.v1.placeholder(tf.float32, [None, 24])
@@ -93,7 +93,6 @@ def test_two_sessions_of_one_process_train_to_the_same_bits(graph, session, case
 
 
 def test_export_is_in_the_order_of_first_occurrence(graph, session):
-    tf = support.tf()
     table = support.Raw.new(1, capacity=50000)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     offsets, _ = support.ops().resolve(table.handle, ids, create=1)
@@ -117,7 +116,6 @@ NORMAL = {"kind": "random_normal", "mean": 0.0, "stddev": 1.0}
 
 @pytest.mark.parametrize("dim", [1, 3, 8, 64, 100])
 def test_new_rows_do_not_depend_on_the_order_or_size_of_batches(graph, session, dim):
-    tf = support.tf()
     table = support.Raw.new(dim, capacity=10000, initializer=NORMAL)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     offsets, _ = support.ops().resolve(table.handle, ids, create=1)
@@ -136,7 +134,6 @@ def test_new_rows_do_not_depend_on_the_order_or_size_of_batches(graph, session, 
 
 @pytest.mark.parametrize("way", ["id_offset", "apply", "removed before"])
 def test_a_new_row_is_the_same_by_whichever_verb_it_is_made(graph, session, way):
-    tf = support.tf()
     ops = support.ops()
     table = support.Raw.new(5, initializer=NORMAL)
     ids = tf.constant([3, 99, 3, -7], tf.int64)
@@ -158,7 +155,6 @@ def test_a_new_row_is_the_same_by_whichever_verb_it_is_made(graph, session, way)
 
 def test_the_same_gradients_in_another_order_of_rows_give_each_row_the_same_bits(graph, session):
     """What a row becomes depends on the order of its own gradients only, not on the rows around it."""
-    tf = support.tf()
     case = [case for case in CASES if case.name.startswith("lazy_adam")][0]
     table = support.Raw.new(16, initializer=NORMAL)
     ids = tf.compat.v1.placeholder(tf.int64, [None])

@@ -2,31 +2,29 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from support import lookup
+from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
+from mx_rec.core.embedding import create_table
+from mx_rec.optimizers.gradient_descent_by_addr import create_hash_optimizer_by_addr
+from mx_rec.util.initialize import terminate_config_initializer
 
 
 def collections():
     """(looked-up rows, their offsets), as scripts take them."""
-    from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
-
-    tf = support.tf()
     return (tf.compat.v1.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB),
             tf.compat.v1.get_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET))
 
 
 def make_table(name="table", dim=4, **arguments):
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=3,
                         emb_initializer=tf.compat.v1.random_normal_initializer(seed=1), **arguments)
 
 
 def sgd(by_address):
     if by_address:
-        from mx_rec.optimizers.gradient_descent_by_addr import create_hash_optimizer_by_addr
         return create_hash_optimizer_by_addr(0.1, weight_decay=0.0001)
     from mx_rec.optimizers.gradient_descent import create_hash_optimizer
     return create_hash_optimizer(0.1, weight_decay=0.0001)
@@ -58,9 +56,6 @@ def rmsprop(by_address):
 
 def trained(session, mx, make, by_address, lookups):
     """Rows after ten steps of a model with `lookups` lookups of one table."""
-    from mx_rec.util.initialize import terminate_config_initializer
-
-    tf = support.tf()
     tf.compat.v1.reset_default_graph()
     terminate_config_initializer()
     mx(use_dynamic_expansion=by_address)
@@ -79,8 +74,7 @@ def trained(session, mx, make, by_address, lookups):
     else:
         update = make(False).minimize(loss, var_list=[table.variable])
     raw = support.Raw.of(table)
-    with support.new_session() as sess:
-        sess.run(tf.compat.v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         random = np.random.RandomState(0)
         for _ in range(10):
             sess.run(update, {one: random.randint(0, 40, 12) for one in ids})
@@ -98,7 +92,6 @@ def test_by_address_optimizers_give_the_bits_of_the_others(graph, session, mx, m
 
 
 def test_a_table_grows_far_beyond_its_size(graph, session, mx):
-    tf = support.tf()
     mx(use_dynamic_expansion=True)
     table = make_table()
     embedding = lookup(table, tf.range(50000, dtype=tf.int64))
@@ -109,8 +102,6 @@ def test_a_table_grows_far_beyond_its_size(graph, session, mx):
 
 
 def test_optimizers_of_the_other_mode_are_refused(graph, mx):
-    from mx_rec.util.initialize import terminate_config_initializer
-
     for expansion in (True, False):
         terminate_config_initializer()
         mx(use_dynamic_expansion=expansion)
@@ -121,7 +112,6 @@ def test_optimizers_of_the_other_mode_are_refused(graph, mx):
 
 
 def test_merged_tables_share_rows_and_train_apart(graph, session, mx):
-    tf = support.tf()
     mx(use_dynamic_expansion=True)
     tables = [make_table(name, enable_merge=True) for name in ("first", "second")]
     other = make_table("third", dim=2, enable_merge=True)
@@ -147,9 +137,6 @@ def test_merging_without_expansion_is_a_runtime_error(graph, dynamic):
 
 def lookups_of_two_tables():
     """(loss, ids to feed) of a model with two tables, three lookups and one embedding that is used twice."""
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     tables = [create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=1000,
                            emb_initializer=tf.compat.v1.random_normal_initializer(seed=seed))
               for name, dim, seed in (("users", 4, 1), ("items", 3, 2))]
@@ -161,9 +148,6 @@ def lookups_of_two_tables():
 
 @pytest.mark.parametrize("make", [sgd, adagrad, lazy_adam, rmsprop])
 def test_pairs_in_the_order_of_the_collections_train_as_tables_do(graph, session, mx, make):
-    from mx_rec.util.initialize import terminate_config_initializer
-
-    tf = support.tf()
     trained_tables = []
     for expansion in (False, True):
         tf.compat.v1.reset_default_graph()
@@ -179,8 +163,7 @@ def test_pairs_in_the_order_of_the_collections_train_as_tables_do(graph, session
             variables = [table.variable for table in tables]
             update = optimizer.apply_gradients(zip(tf.gradients(loss, variables), variables))
         raws = [support.Raw.of(table) for table in tables]
-        with support.new_session() as sess:
-            sess.run(tf.compat.v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             random = np.random.RandomState(0)
             for _ in range(8):
                 sess.run(update, {one: random.randint(-5, 25, 9) for one in ids})
@@ -230,7 +213,6 @@ def test_the_end_of_memory_is_an_error_and_the_table_stays():
 
 
 def test_tables_of_any_size_are_restored(graph, session, mx, tmp_path):
-    tf = support.tf()
     mx(use_dynamic_expansion=True)
     table = make_table()
     ids = tf.compat.v1.placeholder(tf.int64, [None])
@@ -240,8 +222,7 @@ def test_tables_of_any_size_are_restored(graph, session, mx, tmp_path):
     saver = tf.compat.v1.train.Saver()
     raw = support.Raw.of(table)
     prefix = str(tmp_path / "model")
-    with support.new_session() as sess:
-        sess.run(tf.compat.v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         sess.run(update, {ids: np.arange(5000)})
         saver.save(sess, prefix)
         expected = raw.rows(sess)

@@ -4,8 +4,10 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-import support
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.optimizers.adagrad import create_hash_optimizer
 
 COUNT = 64
 
@@ -20,16 +22,12 @@ def samples(seed=0):
 def input_fn(repeat=1):
     def make():
         ids, labels = samples()
-        return support.tf().data.Dataset.from_tensor_slices(({"ids": ids}, labels)).repeat(repeat).batch(16).prefetch(2)
+        return tf.data.Dataset.from_tensor_slices(({"ids": ids}, labels)).repeat(repeat).batch(16).prefetch(2)
 
     return make
 
 
 def model_fn(features, labels, mode):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.optimizers.adagrad import create_hash_optimizer
-
-    tf = support.tf()
     table = create_table(key_dtype=tf.int64, dim=1, name="table", device_vocabulary_size=100,
                          emb_initializer=tf.compat.v1.zeros_initializer())
     is_train = mode == tf.estimator.ModeKeys.TRAIN
@@ -48,7 +46,6 @@ def model_fn(features, labels, mode):
 @pytest.fixture
 def estimator(mx, tmp_path):
     mx()
-    tf = support.tf()
     run = tf.estimator.RunConfig(model_dir=os.path.realpath(str(tmp_path)) + "/model", save_checkpoints_steps=10,
                                  keep_checkpoint_max=2, log_step_count_steps=None, save_summary_steps=1000)
     return tf.estimator.Estimator(model_fn, config=run)
@@ -65,7 +62,6 @@ def test_evaluation_and_prediction_see_the_rows_that_training_made(estimator):
 
 
 def test_training_goes_on_from_its_checkpoint(estimator):
-    tf = support.tf()
     estimator.train(input_fn(None), steps=20)
     half = estimator.evaluate(input_fn())["loss"]
     estimator.train(input_fn(None), steps=20)
@@ -78,7 +74,6 @@ def test_training_goes_on_from_its_checkpoint(estimator):
 
 
 def test_train_and_evaluate_alternates(estimator):
-    tf = support.tf()
     result, _ = tf.estimator.train_and_evaluate(
         estimator, tf.estimator.TrainSpec(input_fn(None), max_steps=30),
         tf.estimator.EvalSpec(input_fn(), steps=None, start_delay_secs=0, throttle_secs=0))

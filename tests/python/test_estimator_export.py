@@ -11,10 +11,12 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import estimator_cases as cases
 import preloaded
 import support
+from mx_rec.util.initialize import init, terminate_config_initializer
 
 # How a process gets the ops: by the package, or by the plugin alone.
 OPS = {"package": "import mx_rec", "plugin": "import tensorflow as tf; tf.load_op_library({!r})".format(support.library_path())}
@@ -25,7 +27,6 @@ class Exported:
     """A trained Estimator's export for raw tensors, one for serialized examples, and what it predicts itself."""
 
     def __init__(self, directory):
-        tf = support.tf()
         case = cases.Case("ahead", directory + "/model")
         case.train(steps=12)
         # Half of these users are unknown to the table.
@@ -42,13 +43,12 @@ class Exported:
         np.savez(self.inputs, examples=np.array([self._example(place) for place in range(len(labels))]), **self.features)
 
     def placeholders(self):
-        tf = support.tf()
         features = {name: tf.compat.v1.placeholder(value.dtype.type, [None] + list(value.shape[1:]), name=name)
                     for name, value in self.features.items()}
         return tf.estimator.export.ServingInputReceiver(features, features)
 
     def _example(self, place):
-        train = support.tf().train
+        train = tf.train
         user, item, price = (np.ravel(self.features[name][place]) for name in ("user", "item", "price"))
         return train.Example(features=train.Features(feature={
             "user": train.Feature(int64_list=train.Int64List(value=user)),
@@ -58,8 +58,6 @@ class Exported:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
     init()
     try:
         yield Exported(os.path.realpath(str(tmp_path_factory.mktemp("export"))))
@@ -111,7 +109,6 @@ def test_tf_saved_model_load_and_a_predictor_run_it_in_a_fresh_process(exported,
 
 def test_a_moved_export_still_has_its_tables(exported, tmp_path):
     """Servers copy models: nothing in one may point to where it was made."""
-    tf = support.tf()
     moved = str(tmp_path / "elsewhere")
     os.rename(exported.raw, moved)
     try:
@@ -126,7 +123,6 @@ def test_a_moved_export_still_has_its_tables(exported, tmp_path):
 @pytest.mark.long
 def test_exporters_of_an_eval_spec_write_what_predicts_like_the_estimator(exported, tmp_path):
     """The exporters run inside a round of evaluation, while the training's session is open."""
-    tf = support.tf()
     case = cases.Case("ahead", tmp_path)
     exporters = [tf.estimator.LatestExporter("latest", exported.placeholders),
                  tf.estimator.BestExporter("best", exported.placeholders)]

@@ -5,15 +5,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import estimator_cases as cases
 import preloaded
 import support
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.graph import GraphModifierHook
+from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
 
 def train_and_evaluate(case, max_steps, eval_steps):
     """Runs train_and_evaluate; returns (final metrics, steps of the rounds, a metric by round)."""
-    tf = support.tf()
     train = tf.estimator.TrainSpec(case.input_fn(True, repeat=None), max_steps=max_steps, hooks=case.hooks())
     evaluate = tf.estimator.EvalSpec(case.input_fn(False), steps=eval_steps, hooks=case.hooks(), start_delay_secs=0,
                                      throttle_secs=0)
@@ -133,7 +136,6 @@ def text_input(bad=None):
     """A dataset function for text ids: 12 batches, of which `bad` holds a user that is no number."""
 
     def make(data, repeat):
-        tf = support.tf()
         features, labels = cases.samples(12 * cases.BATCH)
         user = features["user"].astype(str).astype("S")
         if bad is not None:
@@ -147,7 +149,6 @@ class TextCase(cases.Case):
     """Users are text, parsed by the model: what the modification moves into the pipeline."""
 
     def model_fn(self, features, labels, mode, params):
-        tf = support.tf()
         user = tf.strings.to_number(features["user"], tf.int64, name="parse_user")
         return super().model_fn(dict(features, user=user), labels, mode, params)
 
@@ -156,8 +157,6 @@ class TextInputCase(cases.Case):
     """Users are text, parsed by the input_fn."""
 
     def input_fn(self, is_training, data=None, repeat=1, make=cases.dataset):
-        tf = support.tf()
-
         def parsed(*args):
             return make(*args).map(lambda features, labels: (
                 dict(features, user=tf.strings.to_number(features["user"], tf.int64)), labels))
@@ -170,7 +169,6 @@ class TextInputCase(cases.Case):
                          ids=["parsed in model_fn", "parsed in input_fn"])
 def test_a_bad_record_fails_its_own_step_as_itself_and_training_goes_on_from_the_checkpoint(mx, tmp_path, kind, forms):
     mx()
-    tf = support.tf()
     for form in forms:
         case = kind(form, tmp_path / form, save_checkpoints_steps=2)
         losses = cases.Recorder("model_loss:0")
@@ -186,7 +184,6 @@ def test_a_bad_record_fails_its_own_step_as_itself_and_training_goes_on_from_the
 @pytest.mark.long
 def test_a_full_table_fails_the_step_that_fills_it_with_its_name(mx, tmp_path):
     mx()
-    tf = support.tf()
     failed = {}
     for form in cases.FORMS:
         case = cases.Case(form, tmp_path / form, params={"capacity": 40}, save_checkpoints_steps=1)
@@ -247,11 +244,6 @@ def test_a_dnn_classifier_in_the_same_process_gives_the_same_numbers(tmp_path):
 
 def monitored(directory, kind, modify, steps, started=None):
     """Trains on a MonitoredTrainingSession; returns the losses, or what was trained until the data ended."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.graph import GraphModifierHook
-    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
-
-    tf = support.tf()
     tf1 = tf.compat.v1
     tf1.reset_default_graph()
     (features, labels), ended = cases.samples(), []

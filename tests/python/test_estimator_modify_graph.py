@@ -4,9 +4,12 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import estimator_cases as cases
 import support
+from mx_rec.graph import LookupSubgraphSlicerHook, OrphanLookupKeySlicerHook
+from mx_rec.util.initialize import init, terminate_config_initializer
 
 STEPS = 23
 INPUTS = ("dataset", "one_shot", "initializable")
@@ -25,8 +28,6 @@ def run(form, directory):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """The results of a form, made at its first use."""
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
     done = {}
 
     def run_once(form):
@@ -74,7 +75,6 @@ def test_saved_tables_are_those_of_the_unmodified_graph_while_batches_wait_ahead
 def test_the_hook_does_move_the_lookups(mx, tmp_path):
     """In the step the marked ops are gone from the way of the loss: else the other tests compare a thing with itself."""
     mx()
-    tf = support.tf()
     kinds = {}
 
     class Look(tf.estimator.SessionRunHook):
@@ -100,10 +100,10 @@ def returning(kind, input_fn):
     """The input_fn that returns what `kind` says, from one that returns a dataset."""
 
     def one_shot():
-        return support.tf().compat.v1.data.make_one_shot_iterator(input_fn()).get_next()
+        return tf.compat.v1.data.make_one_shot_iterator(input_fn()).get_next()
 
     def initializable():
-        tf1 = support.tf().compat.v1
+        tf1 = tf.compat.v1
         iterator = tf1.data.make_initializable_iterator(input_fn())
         tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
         return iterator.get_next()
@@ -114,8 +114,6 @@ def returning(kind, input_fn):
 @pytest.fixture(scope="module")
 def by_input(tmp_path_factory):
     """The results for each kind of input_fn, modified and not."""
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
     done = {}
 
     def run_once(form, kind):
@@ -153,7 +151,6 @@ def test_it_does_not_matter_what_the_input_fn_returns(by_input, form, kind):
 def test_a_generator_is_started_once(mx, tmp_path, kind):
     """One that reads a socket cannot be started again."""
     mx()
-    tf = support.tf()
     started = []
 
     def from_generator(data, repeat):
@@ -182,7 +179,7 @@ def test_a_generator_is_started_once(mx, tmp_path, kind):
 def test_features_of_a_queue_stay_in_the_step(mx, tmp_path):
     """numpy_input_fn is older than tf.data: there is no pipeline to move to, and nothing changes."""
     mx()
-    inputs = support.tf().compat.v1.estimator.inputs
+    inputs = tf.compat.v1.estimator.inputs
     found = {}
     for form in ("step", "ahead"):
         case = cases.Case(form, tmp_path / form)
@@ -195,8 +192,6 @@ def test_features_of_a_queue_stay_in_the_step(mx, tmp_path):
 
 
 def test_the_slicer_hooks_of_the_original_stand_before_the_modification(mx, tmp_path):
-    from mx_rec.graph import LookupSubgraphSlicerHook, OrphanLookupKeySlicerHook
-
     mx()
     case = cases.Case("ahead", tmp_path / "ahead")
     slicers = [LookupSubgraphSlicerHook(["StringToHashBucketFast"]), OrphanLookupKeySlicerHook()]
@@ -208,7 +203,6 @@ def test_the_slicer_hooks_of_the_original_stand_before_the_modification(mx, tmp_
 def test_the_meta_graph_of_a_modified_training_runs_elsewhere(mx, tmp_path):
     """The pipeline with the key work is part of it, and finds the tables of the session it runs in."""
     mx()
-    tf = support.tf()
     case = cases.Case("ahead", tmp_path, save_checkpoints_steps=6)
     losses = case.train(steps=9)
     with tf.Graph().as_default() as graph:
@@ -228,7 +222,6 @@ def test_the_meta_graph_of_a_modified_training_runs_elsewhere(mx, tmp_path):
 @pytest.mark.parametrize("form", cases.FORMS)
 def test_logging_hooks_see_the_batch_of_the_step_by_object_and_by_name(mx, tmp_path, form):
     mx()
-    tf = support.tf()
     seen = {"object": [], "name": [], "given": []}
 
     def keep(kind):
@@ -254,7 +247,6 @@ def test_logging_hooks_see_the_batch_of_the_step_by_object_and_by_name(mx, tmp_p
 @pytest.mark.parametrize("form", cases.FORMS)
 def test_summaries_of_the_estimator_and_of_a_hook_hold_the_values_of_their_step(mx, tmp_path, form, monkeypatch):
     mx()
-    tf = support.tf()
     from tensorflow.python.training import basic_session_run_hooks
 
     stock = basic_session_run_hooks.SummarySaverHook.after_run

@@ -8,9 +8,14 @@ import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from test_first_run import DIM, ROWS, Model, both, said, settings, tables  # noqa: F401  said is a fixture
+from mx_rec.graph import anew, variables
+from mx_rec.stock import convert
+
+v1 = tf.compat.v1
 
 STEPS = 5
 BATCH = 16
@@ -22,7 +27,7 @@ def ids_and_labels(seed=3, count=STEPS * BATCH):
 
 
 def keras_model(name="adam", dropout=0.0, metrics=()):
-    keras = support.tf().keras
+    keras = tf.keras
     ids = keras.layers.Input((3,), dtype="int64")
     start = np.random.RandomState(1).randn(ROWS, DIM).astype(np.float32)
     rows = keras.layers.Embedding(ROWS, DIM, name="items", embeddings_initializer=keras.initializers.Constant(start))(ids)
@@ -39,7 +44,7 @@ def in_session(program):
     """A program of Keras for `both`, in a session that is Keras's."""
 
     def run(is_on):
-        keras = support.tf().keras
+        keras = tf.keras
         with support.new_session() as session:
             keras.backend.set_session(session)
             try:
@@ -68,12 +73,12 @@ FIRST = {
 @pytest.mark.parametrize("first", list(FIRST))
 def test_a_keras_model_that_was_run_before_it_is_fitted_trains_on_tables(said, tmp_path, first, optimizer):  # noqa: F811
     path = os.path.join(str(tmp_path), "weights")
-    with support.tf().Graph().as_default(), support.new_session() as own:
-        support.tf().keras.backend.set_session(own)
+    with tf.Graph().as_default(), support.new_session() as own:
+        tf.keras.backend.set_session(own)
         other = keras_model(optimizer)
         fit(other)
         other.save_weights(path)
-        support.tf().keras.backend.set_session(None)
+        tf.keras.backend.set_session(None)
 
     def program(session):
         made = keras_model(optimizer, metrics=["mae"])
@@ -93,7 +98,7 @@ def test_a_keras_model_that_was_run_before_it_is_fitted_trains_on_tables(said, t
 
 def test_functions_of_before_see_what_later_ones_train(said):  # noqa: F811
     """Keras keeps its functions, which hold callables of the session that began anew, and TensorFlow numbers these anew."""
-    K = support.tf().keras.backend
+    K = tf.keras.backend
 
     def program(session):
         made = keras_model("sgd")
@@ -117,9 +122,6 @@ def test_functions_of_before_see_what_later_ones_train(said):  # noqa: F811
 
 def session_program(resource=True, optimizer=None, more=None):
     """Evaluates, then makes training ops, trains and evaluates."""
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def program(is_on):
         users = v1.get_variable("users", [ROWS, DIM], initializer=v1.random_normal_initializer(seed=3), use_resource=resource)
         items = v1.get_variable("items", [ROWS, DIM], initializer=v1.zeros_initializer(), use_resource=resource)
@@ -151,14 +153,13 @@ def session_program(resource=True, optimizer=None, more=None):
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("optimizer", ["Adagrad", "Adam", "GradientDescent", "Ftrl"])
 def test_a_session_that_evaluated_before_the_training_ops_were_made_trains_on_tables(said, resource, optimizer):  # noqa: F811
-    make = getattr(support.tf().compat.v1.train, optimizer + "Optimizer")
+    make = getattr(tf.compat.v1.train, optimizer + "Optimizer")
     both(session_program(resource, lambda: make(0.1)))
     assert not said()
 
 
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 def test_a_saver_of_before_saves_and_restores(said, tmp_path, resource):  # noqa: F811
-    v1 = support.tf().compat.v1
 
     def more(session, there):
         saver = v1.train.Saver([there["users"], there["items"], there["w"]])
@@ -180,8 +181,6 @@ def test_a_saver_of_before_saves_and_restores(said, tmp_path, resource):  # noqa
 
 
 def test_variables_that_were_not_initialized_still_are_not(said):  # noqa: F811
-    tf = support.tf()
-    v1 = tf.compat.v1
 
     def program(is_on):
         users = v1.get_variable("users", [ROWS, DIM], initializer=v1.constant_initializer(0.5))
@@ -205,9 +204,6 @@ def test_variables_that_were_not_initialized_still_are_not(said):  # noqa: F811
 @pytest.mark.parametrize("optimizer", ["Adagrad", "Adam", "Momentum"])
 def test_initializers_of_before_and_of_slots_alone_do_what_they_do_to_variables(said, resource, optimizer):  # noqa: F811
     """The one sets the rows and leaves the slots, the other sets the slots and leaves the rows."""
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def program(is_on):
         users = v1.get_variable("users", [ROWS, DIM], initializer=v1.constant_initializer(0.5), use_resource=resource)
         ids = v1.placeholder(tf.int64, [None])
@@ -242,8 +238,6 @@ def test_initializers_of_before_and_of_slots_alone_do_what_they_do_to_variables(
 
 @pytest.mark.parametrize("way", ["parts", "access_threshold", "memory_rows", "unlimited_ids"])
 def test_what_tables_can_be_asked_for_goes_with_values_that_are_there(said, tmp_path, way):  # noqa: F811
-    tf = support.tf()
-    v1 = tf.compat.v1
     parts = v1.fixed_size_partitioner(3) if way == "parts" else None
 
     def program(is_on):
@@ -251,8 +245,7 @@ def test_what_tables_can_be_asked_for_goes_with_values_that_are_there(said, tmp_
         ids = v1.placeholder(tf.int64, [None])
         rows = tf.nn.embedding_lookup(users, ids % ROWS, partition_strategy="div")
         loss = tf.reduce_sum(tf.square(rows - 1.0))
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             yield [session.run(loss, {ids: [1, 2, 59]})]
             before = set(v1.global_variables())
             train = v1.train.AdagradOptimizer(0.1).minimize(loss)
@@ -269,9 +262,6 @@ def test_what_tables_can_be_asked_for_goes_with_values_that_are_there(said, tmp_
 
 def stateful(kind):
     """Makes the state of a session that is more than variables; returns what shows it again."""
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def more(session, there):
         if kind == "iterator":
             shown = v1.data.make_one_shot_iterator(tf.data.Dataset.range(9)).get_next()
@@ -332,15 +322,13 @@ def test_other_threads_of_the_program_do_no_harm(said):  # noqa: F811
 
 
 def test_a_graph_that_cannot_convert_keeps_its_session(said, monkeypatch):  # noqa: F811
-    from mx_rec.graph import variables
 
     monkeypatch.setattr(variables, "begin_anew", lambda session: pytest.fail("no variable becomes a table"))
-    both(session_program(optimizer=lambda: support.tf().compat.v1.train.AdadeltaOptimizer(0.1)), names=[])
+    both(session_program(optimizer=lambda: tf.compat.v1.train.AdadeltaOptimizer(0.1)), names=[])
     assert not said()
 
 
 def test_a_conversion_that_fails_leaves_the_values(said, monkeypatch):  # noqa: F811
-    from mx_rec.stock import convert
 
     def fails(*arguments):
         raise ValueError("on purpose")
@@ -352,16 +340,10 @@ def test_a_conversion_that_fails_leaves_the_values(said, monkeypatch):  # noqa: 
 
 def test_values_that_cannot_be_set_are_set_by_a_later_run(said, monkeypatch):  # noqa: F811
     """A run without them would look rows up that start as new ones do."""
-    from mx_rec.graph import anew
-
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def program(is_on):
         users = v1.get_variable("users", [ROWS, DIM], initializer=v1.random_normal_initializer(seed=3))
         loss = tf.reduce_sum(tf.square(tf.gather(users, [1, 2, 2]) - 1.0))
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             yield [session.run(loss)]
             train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
             if is_on:
@@ -412,8 +394,6 @@ def test_memory_of_the_values_is_given_back(tmp_path):
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 def test_a_second_training_op_that_would_leave_a_table_out_is_an_error(resource):
     """TensorFlow's optimizers train all variables of a collection that a table has left: the second one trained the others, silently."""
-    tf = support.tf()
-    v1 = tf.compat.v1
     for second in (v1.train.GradientDescentOptimizer(0.1), v1.train.AdagradOptimizer(0.1)):
         with settings(True), tf.Graph().as_default() as graph, support.new_session() as session:
             model = Model(resource)

@@ -2,21 +2,20 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from support import lookup
+from mx_rec.core.embedding import create_table
+from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
 
 def make_table(name="table", dim=2, **arguments):
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     arguments.setdefault("emb_initializer", tf.compat.v1.constant_initializer(0.25))
     return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=100, **arguments)
 
 
 def test_unknown_ids_give_zeros_and_no_rows(graph, session, dynamic):
-    tf = support.tf()
     table = make_table()
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     train, evaluate = lookup(table, ids), lookup(table, ids, is_train=False)
@@ -42,7 +41,6 @@ DEFAULTS = [
 @pytest.mark.parametrize("make, expected", [case[1:] for case in DEFAULTS], ids=[case[0] for case in DEFAULTS])
 @pytest.mark.parametrize("static", [True, False])
 def test_serving_default_value_stands_in_for_unknown_ids(graph, session, dynamic, make, expected, static):
-    tf = support.tf()
     table = make_table()
     ids = tf.constant([4, 5, 6], tf.int64) if static else tf.compat.v1.placeholder(tf.int64, [None])
     evaluate = lookup(table, ids, is_train=False, serving_default_value=make(tf))
@@ -58,7 +56,6 @@ def test_serving_default_value_stands_in_for_unknown_ids(graph, session, dynamic
 
 
 def test_serving_default_value_fits_ids_of_rank_2(graph, session, dynamic):
-    tf = support.tf()
     table = make_table()
     ids = tf.constant([[4, 5], [6, 4]], tf.int64)
     each = np.arange(8, dtype=np.float32).reshape(4, 2)
@@ -73,24 +70,19 @@ def test_serving_default_value_fits_ids_of_rank_2(graph, session, dynamic):
 
 @pytest.mark.parametrize("shape", [[3], [4, 2], [2, 2, 2]])
 def test_a_serving_default_value_that_does_not_fit_is_a_value_error(graph, dynamic, shape):
-    tf = support.tf()
     with pytest.raises(ValueError):
         lookup(make_table(), tf.constant([4, 5, 6], tf.int64), is_train=False, serving_default_value=tf.zeros(shape))
 
 
 def test_training_and_evaluation_of_one_table_share_its_rows_in_one_graph(graph, session, dynamic):
     """Evaluation in between sees each step at once and changes nothing about the training."""
-    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
-
-    tf = support.tf()
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     tables = [make_table(name) for name in ("disturbed", "alone")]
     updates = [create_hash_optimizer(0.1).minimize(tf.reduce_sum(tf.square(lookup(table, ids))),
                                                    var_list=[table.variable]) for table in tables]
     evaluate = lookup(tables[0], ids, is_train=False)
     raws = [support.Raw.of(table) for table in tables]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     random = np.random.RandomState(0)
     for _ in range(10):
         batch = random.randint(0, 30, 8)
@@ -103,7 +95,6 @@ def test_training_and_evaluation_of_one_table_share_its_rows_in_one_graph(graph,
 
 
 def test_evaluation_before_training_does_not_move_the_initial_values(graph, session, dynamic):
-    tf = support.tf()
     normal = tf.compat.v1.random_normal_initializer(seed=3)
     table = make_table(emb_initializer=normal)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
@@ -114,7 +105,6 @@ def test_evaluation_before_training_does_not_move_the_initial_values(graph, sess
 
 
 def test_table_size_and_capacity_are_those_of_the_session(graph, session, dynamic):
-    tf = support.tf()
     table = make_table(host_vocabulary_size=50)
     embedding = lookup(table, tf.constant([3, 1, 3, -1], tf.int64))
     with session() as sess:
@@ -126,7 +116,6 @@ def test_table_size_and_capacity_are_those_of_the_session(graph, session, dynami
 
 
 def test_finding_needs_no_row_even_when_the_table_is_full(graph, session):
-    tf = support.tf()
     table = support.Raw.new(1, capacity=2)
     find = support.ops().find(table.handle, support.raw_variable(table), tf.constant([1, 2, 3], tf.int64), tf.zeros([0, 1]))
     sess = session()
@@ -136,7 +125,6 @@ def test_finding_needs_no_row_even_when_the_table_is_full(graph, session):
 
 @pytest.mark.parametrize("create", [0, 1])
 def test_id_offset_without_create_gives_unknown_keys_no_offset(graph, session, create):
-    tf = support.tf()
     table = support.Raw.new(1)
     ids = tf.constant([[9, 4], [9, -1], [8, 4]], tf.int64)
     offsets, restore = support.ops().resolve(table.handle, ids, create=create)

@@ -4,37 +4,36 @@ import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.constants.constants import ASCEND_TIMESTAMP
+from mx_rec.core.asc.helper import FeatureSpec, get_asc_insert_func
+from mx_rec.core.asc.manager import start_asc_pipeline
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.saver.saver import Saver
+from mx_rec.util.initialize import ConfigInitializer
 
 
 def make_table(name="table", dim=2, capacity=100, initializer=None, **arguments):
-    from mx_rec.core.embedding import create_table
-
-    return create_table(key_dtype=support.tf().int64, dim=dim, name=name, device_vocabulary_size=capacity,
-                        emb_initializer=initializer or support.tf().compat.v1.ones_initializer(), **arguments)
+    return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=capacity,
+                        emb_initializer=initializer or tf.compat.v1.ones_initializer(), **arguments)
 
 
 def lookup(table, ids, access=1, eviction=10, **arguments):
-    from mx_rec.core.embedding import sparse_lookup
-
     return sparse_lookup(table, ids, modify_graph=True, access_and_evict_config={
         "access_threshold": access, "eviction_threshold": eviction}, **arguments)
 
 
 def placeholder(shape=(None,), dtype=None):
-    return support.tf().compat.v1.placeholder(dtype or support.tf().int64, shape)
+    return tf.compat.v1.placeholder(dtype or tf.int64, shape)
 
 
 def add_time(tensor):
-    from mx_rec.constants.constants import ASCEND_TIMESTAMP
-
-    support.tf().compat.v1.add_to_collection(ASCEND_TIMESTAMP, tensor)
+    tf.compat.v1.add_to_collection(ASCEND_TIMESTAMP, tensor)
 
 
 def start():
-    from mx_rec.core.asc.manager import start_asc_pipeline
-
     start_asc_pipeline()
 
 
@@ -42,7 +41,6 @@ class Trained:
     """A table, its lookup and an update, with ids and time that are fed."""
 
     def __init__(self, optimizer=None, **arguments):
-        tf = support.tf()
         self.ids, self.time = placeholder(), placeholder([])
         self.table = make_table(**arguments)
         self.embedding = lookup(self.table, self.ids)
@@ -61,7 +59,6 @@ def test_a_restore_brings_the_clock_of_what_was_saved(graph, session, dynamic, r
     """After a restore of a checkpoint without times, the clock stayed that of the rows before, and rows that had
     just been seen were evicted."""
     from mx_rec.core.feature_process import evict
-    from mx_rec.saver.saver import Saver
 
     one, saver = Trained(), Saver()
     sess = session()
@@ -131,7 +128,7 @@ def test_rows_of_evicted_keys_are_used_again(graph, session, dynamic):
     for round_ in range(20):
         assert one.step(sess, np.arange(8) + 8 * round_, 100 + 20 * round_).tolist() == [[1, 1]] * 8
         if round_:
-            with pytest.raises(support.tf().errors.ResourceExhaustedError):
+            with pytest.raises(tf.errors.ResourceExhaustedError):
                 one.step(sess, [10 ** 6], 100 + 20 * round_)
         one.step(sess, [8 * round_], 115 + 20 * round_)
         found = evict()["table"]
@@ -159,7 +156,7 @@ def test_a_time_that_is_not_greater_than_0_changes_nothing(graph, session, dynam
     one = Trained()
     sess = session()
     one.step(sess, [1], 5)
-    with pytest.raises(support.tf().errors.InvalidArgumentError, match="timestamp"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="timestamp"):
         one.step(sess, [2], time)
     assert sorted(one.raw.rows(sess)) == [1]
 
@@ -167,7 +164,6 @@ def test_a_time_that_is_not_greater_than_0_changes_nothing(graph, session, dynam
 def test_steps_go_on_during_an_eviction_in_a_session_of_one_thread(graph, dynamic):
     from mx_rec.core.admission import evict
 
-    tf = support.tf()
     one = Trained(capacity=2 * 10 ** 6)
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=1, intra_op_parallelism_threads=1)
     with tf.compat.v1.Session(config=config) as sess:
@@ -208,8 +204,6 @@ def test_tables_evict_on_their_own(graph, session, dynamic):
 
 
 def test_trigger_evict_of_the_configuration_evicts(graph, session, dynamic):
-    from mx_rec.util.initialize import ConfigInitializer
-
     one = Trained()
     sess = session()
     one.step(sess, [1], 5)
@@ -235,7 +229,6 @@ def evicts_the_first(sess, embedding, feeds):
 @pytest.mark.parametrize("dtype", ["int64", "int32"])
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_the_collection_may_be_filled_before_or_after_the_lookup(graph, session, dynamic, order, dtype, end):
-    tf = support.tf()
     ids, time = placeholder(), placeholder([], tf.as_dtype(dtype))
     if order == "before":
         add_time(time)
@@ -250,7 +243,7 @@ def test_the_collection_may_be_filled_before_or_after_the_lookup(graph, session,
 
 
 def test_a_graph_that_was_finalised_early_asks_for_int64(graph, session, dynamic):
-    ids, time = placeholder(), placeholder([], support.tf().int32)
+    ids, time = placeholder(), placeholder([], tf.int32)
     embedding = lookup(make_table(), ids)
     add_time(time)
     graph.finalize()
@@ -262,7 +255,6 @@ def test_a_graph_that_was_finalised_early_asks_for_int64(graph, session, dynamic
 
 def test_lookups_in_loops_see_the_time(graph, session, dynamic):
     """The op that stands for the time is outside of the loop; the collection is filled when the loop is closed."""
-    tf = support.tf()
     ids, time = placeholder((2,)), placeholder([])
     table = make_table()
 
@@ -276,14 +268,14 @@ def test_lookups_in_loops_see_the_time(graph, session, dynamic):
 
 
 @pytest.mark.parametrize("make, message", [
-    (lambda: add_time(support.tf().constant([5], support.tf().int64)), "should be a scalar"),
-    (lambda: add_time(support.tf().constant(5.0)), "should be int64 seconds"),
+    (lambda: add_time(tf.constant([5], tf.int64)), "should be a scalar"),
+    (lambda: add_time(tf.constant(5.0)), "should be int64 seconds"),
     (lambda: add_time(5), "should be a Tensor"),
     (lambda: (add_time(placeholder([])), add_time(placeholder([]))), "holds 2 timestamps"),
     (lambda: None, "there is no timestamp"),
 ])
 def test_a_wrong_or_missing_timestamp_is_refused(graph, session, dynamic, make, message):
-    embedding = lookup(make_table(), support.tf().constant([1], support.tf().int64))
+    embedding = lookup(make_table(), tf.constant([1], tf.int64))
     make()
     for call in (start, lambda: session().run(embedding)):
         with pytest.raises(ValueError, match=message):
@@ -291,7 +283,6 @@ def test_a_wrong_or_missing_timestamp_is_refused(graph, session, dynamic, make, 
 
 
 def test_evaluation_needs_no_timestamp(graph, session, dynamic):
-    tf = support.tf()
     found = lookup(make_table(), tf.constant([1], tf.int64), is_train=False)
     start()
     assert session().run(found).tolist() == [[0, 0]]
@@ -299,10 +290,6 @@ def test_evaluation_needs_no_timestamp(graph, session, dynamic):
 
 def test_a_feature_can_be_the_timestamp(graph, session, dynamic):
     """Of a dict, a tuple, int32, and of two pipelines with times of their own."""
-    from mx_rec.core.asc.helper import FeatureSpec, get_asc_insert_func
-    from mx_rec.core.embedding import sparse_lookup
-
-    tf = support.tf()
     time = FeatureSpec("time", is_timestamp=True)
     table = make_table()
     embeddings = []
@@ -324,11 +311,7 @@ def test_a_feature_can_be_the_timestamp(graph, session, dynamic):
 
 
 def test_static_shape_finds_the_timestamp_without_a_batch(graph, session, mx):
-    from mx_rec.core.asc.helper import FeatureSpec, get_asc_insert_func
-    from mx_rec.core.embedding import sparse_lookup
-
     mx(use_dynamic=False)
-    tf = support.tf()
     specs = [FeatureSpec("ids", table_name="table", access_threshold=1, eviction_threshold=20),
              FeatureSpec("time", is_timestamp=True)]
     data = tf.data.Dataset.from_tensor_slices({"ids": np.int64([[1], [2]]), "time": np.int64([10, 100])})
@@ -339,11 +322,9 @@ def test_static_shape_finds_the_timestamp_without_a_batch(graph, session, mx):
 
 
 def test_a_timestamp_that_is_no_number_of_seconds_is_refused_by_the_insert_function(graph, dynamic):
-    from mx_rec.core.asc.helper import FeatureSpec, get_asc_insert_func
-
     insert = get_asc_insert_func(FeatureSpec("time", is_timestamp=True))
     with pytest.raises(ValueError, match="should be int64 seconds"):
-        insert({"time": support.tf().constant(5.0)})
+        insert({"time": tf.constant(5.0)})
 
 
 def test_a_thread_without_the_graph_is_told_to_bring_it(graph, session, dynamic):
@@ -353,9 +334,8 @@ def test_a_thread_without_the_graph_is_told_to_bring_it(graph, session, dynamic)
     add_time(placeholder([]))
     table = make_table("in_thread")
     lookup(table, placeholder())
-    sess = session()
-    sess.run(support.tf().compat.v1.global_variables_initializer())
-    graph = support.tf().compat.v1.get_default_graph()
+    support.started(session())
+    graph = tf.compat.v1.get_default_graph()
     results = []
 
     def run(call):

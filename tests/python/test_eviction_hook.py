@@ -5,21 +5,25 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import estimator_cases
 import modify_cases
 import support
+from mx_rec.constants.constants import ASCEND_TIMESTAMP
+from mx_rec.core import feature_process
+from mx_rec.core.admission import evict
+from mx_rec.core.asc.helper import FeatureSpec, get_asc_insert_func
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.feature_process import EvictHook
+from mx_rec.graph import modify_graph_and_start_emb_cache
+from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
 
 class Training:
     """A graph that trains batches of one key each; batch n has key n and time 10 n."""
 
     def __init__(self, eviction=35, count=10 ** 6, form="step", access=1, width=1, capacity=100):
-        from mx_rec.constants.constants import ASCEND_TIMESTAMP
-        from mx_rec.core.embedding import create_table, sparse_lookup
-        from mx_rec.optimizers.lazy_adam import create_hash_optimizer
-
-        tf = support.tf()
         data = tf.data.Dataset.range(1, count).map(
             lambda step: {"ids": step * width + tf.range(width, dtype=tf.int64), "time": step * 10})
         batch = tf.compat.v1.data.make_one_shot_iterator(data.prefetch(2)).get_next()
@@ -37,20 +41,16 @@ class Training:
         self.raw = support.Raw.of(self.table)
         self.batch, self.embedding = batch, embedding
         if form == "ahead":
-            from mx_rec.graph import modify_graph_and_start_emb_cache
-
             modify_graph_and_start_emb_cache()
 
 
 def hook(**arguments):
-    from mx_rec.core.feature_process import EvictHook
-
     arguments.setdefault("evict_enable", True)
     return EvictHook(**arguments)
 
 
 def monitored(hooks, directory=None, **arguments):
-    return support.tf().compat.v1.train.MonitoredTrainingSession(
+    return tf.compat.v1.train.MonitoredTrainingSession(
         hooks=hooks, checkpoint_dir=directory, save_checkpoint_secs=None, log_step_count_steps=None, **arguments)
 
 
@@ -114,7 +114,7 @@ def test_whichever_interval_ends_first_evicts(graph, dynamic, caplog):
 def test_a_session_that_goes_on_from_a_checkpoint_keeps_to_multiples(graph, dynamic, caplog, tmp_path):
     training = Training()
     directory = str(tmp_path.resolve())
-    saver = support.tf().compat.v1.train.Saver()
+    saver = tf.compat.v1.train.Saver()
     with monitored([]) as sess:
         for _ in range(7):
             sess.run(training.update)
@@ -128,7 +128,6 @@ def test_a_session_that_goes_on_from_a_checkpoint_keeps_to_multiples(graph, dyna
 
 
 def test_a_hook_that_is_not_enabled_does_nothing(graph, dynamic, caplog):
-    tf = support.tf()
     tf.compat.v1.train.get_or_create_global_step()
     before = len(graph.get_operations())
     quiet = hook(evict_enable=False, evict_step_interval=1)
@@ -174,8 +173,6 @@ def test_a_wrong_argument_is_refused(arguments, message):
 
 
 def test_the_defaults_and_the_form_of_the_documents():
-    from mx_rec.core.feature_process import EvictHook
-
     EvictHook()
     EvictHook(evict_enable=True, evict_time_interval=24 * 60 * 60, evict_step_interval=10000)
     EvictHook(True, 86400, None)
@@ -199,9 +196,6 @@ def test_an_eviction_threshold_without_a_timestamp_is_refused_before_training(gr
 
 
 def lookup_without_time():
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
-    tf = support.tf()
     table = create_table(tf.int64, 2, "table", tf.compat.v1.ones_initializer(), device_vocabulary_size=10)
     return sparse_lookup(table, tf.constant([1], tf.int64), modify_graph=True, access_and_evict_config={
         "access_threshold": 1, "eviction_threshold": 5})
@@ -210,9 +204,6 @@ def lookup_without_time():
 @pytest.mark.parametrize("intervals, evicts", [
     ({"evict_time_interval": 1}, True), ({"evict_time_interval": None, "evict_step_interval": 1}, False)])
 def test_a_graph_without_a_global_step_gets_one_that_nothing_advances(graph, dynamic, caplog, intervals, evicts):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
-    tf = support.tf()
     data = tf.data.Dataset.range(10 ** 6).map(lambda n: {"ids": tf.expand_dims(n, 0), "time": n * 10 + 1})
     batch = tf.compat.v1.data.make_one_shot_iterator(data).get_next()
     table = create_table(tf.int64, 2, "table", tf.compat.v1.ones_initializer(), device_vocabulary_size=10 ** 6)
@@ -235,9 +226,6 @@ def test_dynamic_expansion_is_refused(graph, mx):
 
 
 def test_an_evaluation_graph_is_left_alone(graph, dynamic, caplog):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
-    tf = support.tf()
     tf.compat.v1.train.get_or_create_global_step()
     table = create_table(tf.int64, 2, "table", tf.compat.v1.ones_initializer(), device_vocabulary_size=10)
     found = sparse_lookup(table, tf.constant([1], tf.int64), is_train=False, modify_graph=True)
@@ -253,8 +241,6 @@ class Slow:
     """Stands before the eviction: it waits until it is let go, or fails."""
 
     def __init__(self, monkeypatch, error=None):
-        from mx_rec.core import feature_process
-
         self.go, self.began, self.error = threading.Event(), threading.Event(), error
         slow = self
 
@@ -301,7 +287,6 @@ def test_the_end_of_training_waits_for_the_eviction(graph, dynamic, monkeypatch,
 
 def test_an_error_of_the_eviction_is_logged_and_raised_in_the_next_step(graph, dynamic, monkeypatch, caplog):
     training = Training()
-    tf = support.tf()
     slow = Slow(monkeypatch, tf.errors.InternalError(None, None, "the table is upset"))
     slow.go.set()
     with pytest.raises(tf.errors.InternalError, match="upset"), monitored([hook(evict_step_interval=2)]) as sess:
@@ -313,7 +298,6 @@ def test_an_error_of_the_eviction_is_logged_and_raised_in_the_next_step(graph, d
 
 def test_an_error_of_the_last_eviction_is_raised_at_the_end(graph, dynamic, monkeypatch):
     training = Training()
-    tf = support.tf()
     slow = Slow(monkeypatch, tf.errors.InternalError(None, None, "the table is upset"))
     threading.Timer(0.3, slow.go.set).start()
     with pytest.raises(tf.errors.InternalError, match="upset"), monitored([hook(evict_step_interval=2)]) as sess:
@@ -353,16 +337,12 @@ class Case(estimator_cases.Case):
     access, eviction = 2, 25
 
     def input_fn(self, is_training, data=None, repeat=1, make=estimator_cases.dataset):
-        tf = support.tf()
-
         def timed(data, repeat):
             times = tf.data.Dataset.range(1, 10 ** 6).map(lambda step: step * 10)
             return tf.data.Dataset.zip((make(data, repeat), times)).map(
                 lambda batch, time: (dict(batch[0], time=time), batch[1]))
 
         def input_fn():
-            from mx_rec.core.asc.helper import FeatureSpec, get_asc_insert_func
-
             batches = timed(data, repeat)
             if self.form == "specs":
                 self.specs = [FeatureSpec(name, table_name=table, index_key=name, access_threshold=self.access,
@@ -378,7 +358,7 @@ class Case(estimator_cases.Case):
         import mx_rec.core.embedding as embedding
 
         stock = embedding.sparse_lookup
-        is_train = mode == support.tf().estimator.ModeKeys.TRAIN
+        is_train = mode == tf.estimator.ModeKeys.TRAIN
 
         def with_thresholds(table, ids, **arguments):
             if self.form != "specs":
@@ -392,7 +372,7 @@ class Case(estimator_cases.Case):
         finally:
             embedding.sparse_lookup = stock
         if is_train and self.form != "specs":
-            support.tf().compat.v1.add_to_collection("ASCEND_TIMESTAMP", features["time"])
+            tf.compat.v1.add_to_collection("ASCEND_TIMESTAMP", features["time"])
         return spec
 
 
@@ -403,15 +383,13 @@ class ByHand:
         self.steps, self.found = steps, []
 
     def hook(self):
-        tf, outer = support.tf(), self
+        outer = self
 
         class Hook(tf.estimator.SessionRunHook):
             def before_run(self, run_context):
                 return tf.estimator.SessionRunArgs(tf.compat.v1.train.get_global_step())
 
             def after_run(self, run_context, run_values):
-                from mx_rec.core.admission import evict
-
                 if int(run_context.session.run(tf.compat.v1.train.get_global_step())) in outer.steps:
                     with run_context.session.graph.as_default():
                         outer.found.append(evict())
@@ -464,7 +442,6 @@ def test_the_hook_may_stand_before_the_one_that_modifies_the_graph(dynamic, tmp_
 
 
 def test_train_and_evaluate_evicts_in_training_alone(dynamic, tmp_path, caplog):
-    tf = support.tf()
     case = Case("ahead", tmp_path, save_checkpoints_steps=4)
     with caplog.at_level("INFO", logger="mx_rec"):
         tf.estimator.train_and_evaluate(
@@ -484,9 +461,6 @@ def test_train_and_evaluate_evicts_in_training_alone(dynamic, tmp_path, caplog):
 @pytest.mark.parametrize("form", ["step", "ahead"])
 def test_pipeline_training_and_evictions_side_by_side(graph, dynamic, form):
     """Evictions run all the time, from the hook and from another thread; what training sees stays whole."""
-    from mx_rec.core.admission import evict
-
-    tf = support.tf()
     # Room for all: on a busy machine, training may be far ahead of what an eviction has got to.
     training = Training(form=form, width=256, eviction=100, capacity=10 ** 7)
     # Each key is new when it comes, so that its row is its first value whatever was evicted.
@@ -526,7 +500,6 @@ def test_pipeline_training_and_evictions_side_by_side(graph, dynamic, form):
     assert steps > 50
     tf.compat.v1.reset_default_graph()
     ids = tf.compat.v1.placeholder(tf.int64, [None])
-    from mx_rec.core.embedding import create_table, sparse_lookup
 
     table = create_table(key_dtype=tf.int64, dim=4, name="table", device_vocabulary_size=10 ** 6,
                          emb_initializer=tf.compat.v1.random_normal_initializer(seed=1))

@@ -8,37 +8,41 @@ from time import sleep
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
-from support import tf
+from mx_rec.core.admission import set_threshold
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.feature_process import EvictHook, evict
+from mx_rec.optimizers.gradient_descent import create_hash_optimizer
+from mx_rec.util.initialize import get_host_pipeline_ops
+from mx_rec.util.log import logger
+
+tf1 = tf.compat.v1
 
 
 @pytest.fixture
 def exported(mx, tmp_path):
     """A function that exports the meta graph of a training with admission and gives its path."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-
     mx()
-    tf1 = tf().compat.v1
 
     def export(access=2, eviction=10, is_train=True, name="table"):
         path = os.path.join(str(tmp_path), "model.meta")
         config = {"access_threshold": access, "eviction_threshold": eviction}
-        with tf().Graph().as_default():
-            ids = tf1.placeholder(tf().int64, [None], name="ids")
-            time = tf1.placeholder(tf().int64, [], name="time")
+        with tf.Graph().as_default():
+            ids = tf1.placeholder(tf.int64, [None], name="ids")
+            time = tf1.placeholder(tf.int64, [], name="time")
             tf1.add_to_collection("ASCEND_TIMESTAMP", time)
-            table = create_table(key_dtype=tf().int64, dim=2, name=name, device_vocabulary_size=50,
+            table = create_table(key_dtype=tf.int64, dim=2, name=name, device_vocabulary_size=50,
                                  emb_initializer=tf1.ones_initializer())
             found = sparse_lookup(table, ids, is_train=is_train, modify_graph=True,
                                   access_and_evict_config=config if access else None)
-            tf().identity(found, "found")
+            tf.identity(found, "found")
             if is_train:
                 step = tf1.train.get_or_create_global_step()
                 update = create_hash_optimizer(0.125).minimize(
-                    tf().reduce_sum(found), step, var_list=[table.variable])
-                tf().group(update, name="update")
+                    tf.reduce_sum(found), step, var_list=[table.variable])
+                tf.group(update, name="update")
             tf1.train.export_meta_graph(path)
         return path
 
@@ -54,16 +58,13 @@ def train(sess, keys, time, scope=""):
 
 def started(graph):
     sess = support.new_session(graph)
-    sess.run(tf().compat.v1.global_variables_initializer())
+    sess.run(tf.compat.v1.global_variables_initializer())
     return sess
 
 
 @pytest.mark.parametrize("scope", ["", "again/here"])
 def test_evict_and_set_threshold_work_on_an_imported_graph(graph, exported, scope):
-    from mx_rec.core.admission import set_threshold
-    from mx_rec.core.feature_process import evict
-
-    tf().compat.v1.train.import_meta_graph(exported(), import_scope=scope or None)
+    tf.compat.v1.train.import_meta_graph(exported(), import_scope=scope or None)
     prefix = scope + "/" if scope else ""
     with started(graph) as sess:
         graph.finalize()
@@ -81,9 +82,7 @@ def test_evict_and_set_threshold_work_on_an_imported_graph(graph, exported, scop
 
 
 def test_an_op_that_sets_the_threshold_is_made_on_an_imported_graph(graph, exported):
-    from mx_rec.util.initialize import get_host_pipeline_ops
-
-    tf().compat.v1.train.import_meta_graph(exported())
+    tf.compat.v1.train.import_meta_graph(exported())
     changed = get_host_pipeline_ops().set_threshold(1, "table")
     with started(graph) as sess:
         assert train(sess, [1], 100) == []
@@ -92,9 +91,6 @@ def test_an_op_that_sets_the_threshold_is_made_on_an_imported_graph(graph, expor
 
 
 def test_the_hook_evicts_from_an_imported_graph(graph, exported):
-    from mx_rec.core.feature_process import EvictHook
-
-    tf1 = tf().compat.v1
     tf1.train.import_meta_graph(exported(access=1))
     step = tf1.train.get_or_create_global_step()
     hook = EvictHook(True, None, evict_step_interval=4)
@@ -111,12 +107,9 @@ def test_the_hook_evicts_from_an_imported_graph(graph, exported):
 
 
 def test_two_imports_of_one_graph_are_told_apart_by_their_ops(graph, exported):
-    from mx_rec.core.admission import set_threshold
-    from mx_rec.core.feature_process import evict
-
     path = exported(access=1)
     for scope in ("one", "two"):
-        tf().compat.v1.train.import_meta_graph(path, import_scope=scope)
+        tf.compat.v1.train.import_meta_graph(path, import_scope=scope)
     stamps = graph.get_collection_ref("ASCEND_TIMESTAMP")
     for op in graph.get_operations():
         if op.type == "MxRecObserve":
@@ -146,24 +139,19 @@ def test_two_imports_of_one_graph_are_told_apart_by_their_ops(graph, exported):
 ])
 def test_what_an_imported_graph_cannot_evict_is_an_error(graph, exported, access, eviction, name,
                                                          message):
-    from mx_rec.core.feature_process import evict
-
-    tf().compat.v1.train.import_meta_graph(exported(access=access, eviction=eviction))
+    tf.compat.v1.train.import_meta_graph(exported(access=access, eviction=eviction))
     with started(graph), pytest.raises(ValueError, match=message):
         evict(name)
 
 
 def test_a_graph_that_was_cut_says_so(graph, exported):
-    from mx_rec.core.admission import set_threshold
-    from mx_rec.core.feature_process import EvictHook, evict
-
-    meta = tf().compat.v1.MetaGraphDef()
+    meta = tf.compat.v1.MetaGraphDef()
     with open(exported(), "rb") as file:
         meta.ParseFromString(file.read())
     kept = [node for node in meta.graph_def.node if "//admission/" not in node.name]
     del meta.graph_def.node[:]
     meta.graph_def.node.extend(kept)
-    tf().compat.v1.train.import_meta_graph(meta)
+    tf.compat.v1.train.import_meta_graph(meta)
     with started(graph):
         for call in (evict, lambda: evict("table"), lambda: set_threshold(3),
                      lambda: set_threshold(3, "table"), EvictHook(True).begin):
@@ -172,10 +160,7 @@ def test_a_graph_that_was_cut_says_so(graph, exported):
 
 
 def test_the_hook_leaves_an_imported_evaluation_alone(graph, exported, caplog):
-    from mx_rec.core.feature_process import EvictHook
-    from mx_rec.util.log import logger
-
-    tf().compat.v1.train.import_meta_graph(exported(is_train=False, access=0))
+    tf.compat.v1.train.import_meta_graph(exported(is_train=False, access=0))
     logger.addHandler(caplog.handler)
     try:
         EvictHook(True).begin()
@@ -185,14 +170,11 @@ def test_the_hook_leaves_an_imported_evaluation_alone(graph, exported, caplog):
 
 
 def test_a_table_made_here_and_an_imported_one_are_both_evicted(graph, exported):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.core.feature_process import evict
-
-    tf().compat.v1.train.import_meta_graph(exported(access=1), import_scope="there")
+    tf.compat.v1.train.import_meta_graph(exported(access=1), import_scope="there")
     time = graph.get_tensor_by_name("there/time:0")
-    table = create_table(key_dtype=tf().int64, dim=2, name="table", device_vocabulary_size=50,
-                         emb_initializer=tf().compat.v1.ones_initializer())
-    here = sparse_lookup(table, tf().constant([1, 2, 3], tf().int64), modify_graph=True,
+    table = create_table(key_dtype=tf.int64, dim=2, name="table", device_vocabulary_size=50,
+                         emb_initializer=tf.compat.v1.ones_initializer())
+    here = sparse_lookup(table, tf.constant([1, 2, 3], tf.int64), modify_graph=True,
                          access_and_evict_config={"access_threshold": 1, "eviction_threshold": 5})
     with started(graph) as sess:
         assert np.all(sess.run(here, {time: 10}) == 1.0)

@@ -4,36 +4,36 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import plain_cases as cases
 import support
 from plain_cases import predicted  # noqa: F401  a fixture
+from mx_rec.core.asc.helper import FeatureSpec, get_asc_insert_func
+from mx_rec.core.embedding import (
+    embedding_lookup_sparse, safe_embedding_lookup_sparse, sparse_lookup, sparse_lookup_many, sparse_lookup_pooled,
+    sparse_lookup_pooled_many)
+from mx_rec.graph import modify_graph_and_start_emb_cache
+from mx_rec.util.initialize import get_initializer, init, terminate_config_initializer
 
 # Ids of bags: a bag of padding alone, of absent keys alone, duplicates, the key with a NaN in its row.
 DENSE = np.array([[1, 2, 1, -1], [-1, -1, -1, -1], [3, 5 << 41 | 1, 3, 3], [0, 7, -2, 1 << 40], [2, 2, -1, 7]], np.int64)
 
 
 def find_many(tables, ids, **arguments):
-    from mx_rec.core.embedding import sparse_lookup_many
-
     return sparse_lookup_many(tables, ids, modify_graph=True, **dict({"is_train": False}, **arguments))
 
 
 def pooled_many(tables, ids, combiners, **arguments):
-    from mx_rec.core.embedding import sparse_lookup_pooled_many
-
     return sparse_lookup_pooled_many(tables, ids, combiners, **dict({"is_train": False}, **arguments))
 
 
 def pooled(table, ids, combiner="sum", **arguments):
-    from mx_rec.core.embedding import sparse_lookup_pooled
-
     return sparse_lookup_pooled(table, ids, combiner, modify_graph=True, **dict({"is_train": False}, **arguments))
 
 
 def sparse(name):
     """Fed parts of sparse ids, and their tensor."""
-    tf = support.tf()
     parts = {name + "_indices": cases.placeholder([None, 2], name=name + "_indices"),
              name + "_values": cases.placeholder([None], name=name + "_values"),
              name + "_shape": cases.placeholder([2], name=name + "_shape")}
@@ -136,8 +136,6 @@ def sparse_bags(*combiners):
     """Sparse and ragged ids, with and without weights, through the forms of TensorFlow too."""
 
     def case(tf):
-        from mx_rec.core.embedding import embedding_lookup_sparse, safe_embedding_lookup_sparse
-
         table, users = cases.make_table(), cases.make_table("users", 16)
         inputs, ids = sparse("ids")
         weights = inputs["weights"] = cases.placeholder([None], tf.float32, "weights")
@@ -267,7 +265,6 @@ def predict(directory, feed):
 
 def trained(tables, ids, weights, **arguments):
     """Training lookups of all kinds that are grouped or pooled, and the lookups without training of the same."""
-    tf = support.tf()
     items, users = tables
     outputs = {}
     for place, one in enumerate(find_many([items, users, items], [ids, ids, ids + 1], **arguments)):
@@ -288,7 +285,6 @@ def trained(tables, ids, weights, **arguments):
 @pytest.mark.parametrize("expansion", [False, True])
 def test_training_lookups_of_groups_and_bags_are_refused_or_find(mx, graph, session, tmp_path, expansion):
     mx(use_dynamic=True, use_dynamic_expansion=expansion)
-    tf = support.tf()
     if expansion:
         tables = [cases.make_table(sizeless=True), cases.make_table("users", 5, sizeless=True)]
     else:
@@ -303,8 +299,7 @@ def test_training_lookups_of_groups_and_bags_are_refused_or_find(mx, graph, sess
     plain["without gradient"] = plain["sum"]
     kinds = {support.kind_of(op) for op in graph.get_operations()}
     assert {"MxRecRestorePooled", "MxRecBagDivisors", "MxRecBagWeights", "MxRecRaggedBagEnds"} <= kinds
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for table in tables:
         cases.fill(table, sess)
     for name, output in sorted(training.items()):
@@ -337,7 +332,6 @@ def test_counted_training_lookups_of_groups_and_bags_are_refused(graph, session,
 
 def test_an_op_without_a_form_is_named(graph, session, dynamic, tmp_path):
     """A gradient of pooled rows is nothing that predicts."""
-    tf = support.tf()
     table, ids = cases.make_table(), cases.placeholder([None, 4])
     rows = pooled(table, ids, is_train=True)
     gradient = tf.gradients(rows, table.variable.op.outputs[0])[0]
@@ -349,10 +343,6 @@ def test_an_op_without_a_form_is_named(graph, session, dynamic, tmp_path):
 
 def test_groups_with_prepared_keys_are_exported_by_their_batch_or_refused(graph, session, dynamic, tmp_path):
     """Key work that was moved into the pipeline reads an iterator; lookups of placeholders in that graph do not."""
-    from mx_rec.graph import modify_graph_and_start_emb_cache
-    from mx_rec.util.initialize import get_initializer
-
-    tf = support.tf()
     iterator = tf.compat.v1.data.make_initializable_iterator(tf.data.Dataset.from_tensor_slices(np.arange(40)).batch(4))
     batch, ids = iterator.get_next(), cases.placeholder([None, 4])
     tables = [cases.make_table(), cases.make_table("users")]
@@ -385,9 +375,7 @@ def good_feed():
 def checked_model(tmp_path_factory):
     """A loaded model in a session: what runs it by feeds, for one output."""
     import mx_rec.saver
-    from mx_rec.util.initialize import init, terminate_config_initializer
 
-    tf = support.tf()
     tf.compat.v1.disable_control_flow_v2()
     init()
     directory = str(tmp_path_factory.mktemp("checked")) + "/model"
@@ -423,7 +411,6 @@ def checked_model(tmp_path_factory):
     ("ragged", {"splits": np.array([0, 4])}, "ends of bags must ascend"),
 ])
 def test_a_model_refuses_bags_that_do_not_fit(checked_model, output, changed, text):
-    tf = support.tf()
     assert checked_model(output, good_feed()).shape == (3 if output in ("sparse", "weighted") else 2,
                                                         16 if output in ("sparse", "ragged") else 3)
     with pytest.raises(tf.errors.InvalidArgumentError, match=text):
@@ -431,17 +418,13 @@ def test_a_model_refuses_bags_that_do_not_fit(checked_model, output, changed, te
 
 
 def test_keys_below_the_threshold_count_as_absent_in_groups_and_bags(graph, session, dynamic, tmp_path):
-    from mx_rec.core.embedding import sparse_lookup
-
-    tf = support.tf()
     tables, ids = [cases.make_table(), cases.make_table("users")], cases.placeholder([None, 3])
     config = dict(access_threshold=2)
     rows = [sparse_lookup(table, ids, modify_graph=True, access_and_evict_config=config) for table in tables]
     default = tf.constant([1.0, 2.0, 3.0])
     outputs = dict(zip("ab", find_many(tables, [ids, ids], serving_default_value=default)),
                    zeros=pooled(tables[0], ids, "mean"), default=pooled(tables[0], ids, "sqrtn", serving_default_value=default))
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for batch in ([[1, 2, 3]], [[2, 3, 4]], [[3, -1, 5]]):
         sess.run(rows, {ids: batch})
     queries = np.array([[1, 2, 3], [4, 5, -1], [3, 3, 6]])
@@ -455,15 +438,13 @@ def test_keys_below_the_threshold_count_as_absent_in_groups_and_bags(graph, sess
 
 @pytest.mark.long
 def test_an_imported_graph_of_groups_and_bags_is_exported(graph, session, dynamic, tmp_path):
-    tf = support.tf()
     model = sparse_bags("mean")(tf)
     items, users = model.tables
     ids = cases.placeholder([None, 4], name="dense")
     outputs = dict(model.outputs, **dict(zip("ab", find_many([items, users], [ids, ids]))))
     outputs["sum"] = pooled(items, ids)
     feed = dict(model.feeds[0], dense=DENSE)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for table in model.tables:
         cases.fill(table, sess)
     inputs = dict(model.inputs, dense=ids)
@@ -480,21 +461,16 @@ def test_an_imported_graph_of_groups_and_bags_is_exported(graph, session, dynami
 
 
 def test_lookups_of_groups_and_bags_by_feature_spec_are_exported(graph, session, dynamic, tmp_path):
-    from mx_rec.core.asc.helper import FeatureSpec, get_asc_insert_func
-
-    tf = support.tf()
     tables = [cases.make_table(), cases.make_table("users")]
     specs = [FeatureSpec("one", table_name="items"), FeatureSpec("two", table_name="users")]
     data = {"one": DENSE, "two": DENSE[:, ::-1].copy()}
     iterator = tf.compat.v1.data.make_initializable_iterator(tf.data.Dataset.from_tensor_slices(data).batch(3).map(
         get_asc_insert_func(tgt_key_specs=specs, is_training=False, dump_graph=False)))
     batch = iterator.get_next()
-    from mx_rec.core.embedding import sparse_lookup_many, sparse_lookup_pooled
 
     outputs = dict(zip("ab", sparse_lookup_many(tables, specs, is_train=False, batch=batch)))
     outputs["c"] = sparse_lookup_pooled(tables[0], specs[0], "mean", is_train=False, batch=batch)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for table in tables:
         cases.fill(table, sess)
     inputs = {name: batch[name] for name in data}

@@ -5,21 +5,27 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import estimator_cases
 import plain_cases as cases
 import support
+from mx_rec.core.admission import set_threshold
+from mx_rec.core.asc.feature_spec import FeatureSpec
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.graph import modify_graph_and_start_emb_cache
+from mx_rec.ops import library
+from mx_rec.saver import export_plain, plain_exports
+from mx_rec.stock.select import convert_graph
+from mx_rec.util.initialize import get_initializer, init, terminate_config_initializer
 
 
 def export(sess, directory, inputs, outputs, **arguments):
-    from mx_rec.saver import export_plain
-
     return export_plain(sess, str(directory), inputs, outputs, **arguments)
 
 
 def predict(directory, feed, tags=("serve",), signature="serving_default"):
     """What a model predicts, loaded in a session of this process."""
-    tf = support.tf()
     with tf.Graph().as_default() as graph, support.new_session(graph) as sess:
         signature = tf.compat.v1.saved_model.loader.load(sess, list(tags), str(directory)).signature_def[signature]
         assert not [op for op in graph.get_operations() if op.type.startswith("MxRec")]
@@ -43,7 +49,6 @@ class Estimator:
         return self.case.predict((self.features, self.labels), 40)["output"]
 
     def receiver(self):
-        tf = support.tf()
         inputs = {name: tf.compat.v1.placeholder(value.dtype.type, [None] + list(value.shape[1:]), name=name)
                   for name, value in self.features.items()}
         return tf.estimator.export.ServingInputReceiver(inputs, inputs)
@@ -51,8 +56,6 @@ class Estimator:
 
 @pytest.fixture(scope="module")
 def estimator(tmp_path_factory):
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
     init()
     try:
         return Estimator(os.path.realpath(str(tmp_path_factory.mktemp("estimator"))))
@@ -75,9 +78,6 @@ def test_an_estimator_exports_with_the_plugin_without_the_argument(dynamic, esti
 
 
 def test_exporters_in_the_block_are_plain(dynamic, estimator):
-    from mx_rec.saver import plain_exports
-
-    tf = support.tf()
     case = estimator.case
     exporter = tf.estimator.LatestExporter("latest", estimator.receiver)
     with plain_exports():
@@ -90,9 +90,7 @@ def test_exporters_in_the_block_are_plain(dynamic, estimator):
 
 
 def test_an_export_of_several_modes_is_refused(mx, tmp_path):
-    tf = support.tf()
     mx()
-    from mx_rec.saver import plain_exports
 
     with tf.Graph().as_default(), support.new_session() as sess:
         ids = cases.placeholder([None])
@@ -106,9 +104,6 @@ def test_an_export_of_several_modes_is_refused(mx, tmp_path):
 
 
 def test_simple_save_in_the_block_is_plain(graph, session, dynamic, tmp_path):
-    from mx_rec.saver import plain_exports
-
-    tf = support.tf()
     table, ids = cases.make_table(), cases.placeholder([None])
     rows = cases.find(table, ids)
     sess = session()
@@ -121,7 +116,6 @@ def test_simple_save_in_the_block_is_plain(graph, session, dynamic, tmp_path):
 
 @pytest.mark.parametrize("way", sorted(cases.WAYS))
 def test_assets_vocabularies_and_mutable_tables_of_tensorflow_are_kept(graph, session, dynamic, tmp_path, way):
-    tf = support.tf()
     vocabulary = tmp_path / "words.txt"
     vocabulary.write_text(u"a\nb\nc\n")
     words = tf.compat.v1.placeholder(tf.string, [None], name="words")
@@ -150,10 +144,6 @@ def test_assets_vocabularies_and_mutable_tables_of_tensorflow_are_kept(graph, se
 
 @pytest.mark.parametrize("use_dynamic", [True, False])
 def test_lookups_by_feature_spec_are_exported(mx, graph, session, tmp_path, use_dynamic):
-    from mx_rec.core.asc.feature_spec import FeatureSpec
-    from mx_rec.core.embedding import sparse_lookup
-
-    tf = support.tf()
     mx(use_dynamic=use_dynamic)
     batch = {"users": cases.placeholder([4, 2], name="users"), "price": cases.placeholder([4], tf.float32, "price")}
     table = cases.make_table("users")
@@ -169,9 +159,7 @@ def test_lookups_by_feature_spec_are_exported(mx, graph, session, tmp_path, use_
 
 @pytest.mark.parametrize("enable_merge", [False, True])
 def test_tables_with_dynamic_expansion_are_exported(mx, graph, session, tmp_path, enable_merge):
-    tf = support.tf()
     mx(use_dynamic_expansion=True)
-    from mx_rec.core.embedding import create_table
 
     tables = [create_table(tf.int64, cases.DIM, name, tf.compat.v1.random_normal_initializer(seed=3),
                            **(dict(enable_merge=True) if enable_merge else {})) for name in ("one", "two")]
@@ -189,10 +177,6 @@ def test_tables_with_dynamic_expansion_are_exported(mx, graph, session, tmp_path
 @pytest.mark.parametrize("by_copy", [False, True])
 def test_keys_below_the_threshold_get_what_absent_keys_get(mx, graph, session, tmp_path, by_copy):
     """They have rows after the threshold was raised, and lookups hide these."""
-    from mx_rec.core.admission import set_threshold
-    from mx_rec.core.embedding import sparse_lookup
-
-    tf = support.tf()
     mx(**(dict(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=60)
           if by_copy else {}))
     table, ids = cases.make_table(), cases.placeholder([None])
@@ -213,9 +197,6 @@ def test_keys_below_the_threshold_get_what_absent_keys_get(mx, graph, session, t
 
 
 def test_training_lookups_are_refused_or_become_lookups_that_find(graph, session, dynamic, tmp_path):
-    from mx_rec.core.embedding import sparse_lookup
-
-    tf = support.tf()
     table, ids = cases.make_table(), cases.placeholder([None])
     outputs = {"a": sparse_lookup(table, ids, modify_graph=True, name="first"),
                "b": sparse_lookup(table, tf.reshape(ids, [-1, 1]), modify_graph=True, is_grad=False)}
@@ -242,11 +223,6 @@ def test_training_lookups_are_refused_or_become_lookups_that_find(graph, session
 
 def test_what_a_modified_graph_predicts_by_placeholders_is_exported(graph, session, dynamic, tmp_path):
     """Its prepared lookups read the pipeline: an export of the batch itself says so, or finds the rows of fed batches."""
-    from mx_rec.core.embedding import sparse_lookup
-    from mx_rec.graph import modify_graph_and_start_emb_cache
-    from mx_rec.util.initialize import get_initializer
-
-    tf = support.tf()
     dataset = tf.data.Dataset.from_tensor_slices(np.arange(40)).batch(4)
     iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
     batch = iterator.get_next()
@@ -267,7 +243,6 @@ def test_what_a_modified_graph_predicts_by_placeholders_is_exported(graph, sessi
 
 
 def test_a_fed_batch_of_an_iterator_becomes_an_input(graph, session, dynamic, tmp_path):
-    tf = support.tf()
     batch = tf.compat.v1.data.make_one_shot_iterator(tf.data.Dataset.from_tensor_slices(
         {"ids": np.arange(40), "price": np.ones(40, np.float32)}).batch(4)).get_next()
     table = cases.make_table()
@@ -284,9 +259,6 @@ def test_a_fed_batch_of_an_iterator_becomes_an_input(graph, session, dynamic, tm
 
 
 def test_what_cannot_be_exported_is_named_and_nothing_is_written(graph, session, dynamic, tmp_path):
-    from mx_rec.ops import library
-
-    tf = support.tf()
     table, ids = cases.make_table(), cases.placeholder([None])
     stats = library().mx_rec_table_stats(table.handle, name="how_many")
     in_function = tf.function(lambda: cases.find(table, tf.constant([1], tf.int64)), autograph=False)()
@@ -304,7 +276,6 @@ def test_what_cannot_be_exported_is_named_and_nothing_is_written(graph, session,
 
 
 def test_several_signatures_and_tags_are_kept(graph, session, dynamic, tmp_path):
-    tf = support.tf()
     table, ids, other = cases.make_table(), cases.placeholder([None]), cases.placeholder([2], name="other")
     first, second = cases.find(table, ids), cases.find(table, other)
     sess = session()
@@ -319,7 +290,6 @@ def test_several_signatures_and_tags_are_kept(graph, session, dynamic, tmp_path)
 
 
 def test_two_imported_tables_of_one_name_are_both_exported(graph, session, dynamic, tmp_path):
-    tf = support.tf()
     ids = cases.placeholder([None])
     cases.find(cases.make_table(), ids)
     definition = graph.as_graph_def()
@@ -341,7 +311,6 @@ def test_two_imported_tables_of_one_name_are_both_exported(graph, session, dynam
 
 def test_the_training_graph_of_an_unchanged_model_is_exported_as_its_refusal_says(mx, graph, tmp_path):
     """The error of such an export recommends training_lookups='find', which failed on MxRecSparseBagsMany."""
-    tf = support.tf()
     v1 = tf.compat.v1
     mx(stock_tables=".*")
     feeds, vectors = {}, []
@@ -357,14 +326,12 @@ def test_the_training_graph_of_an_unchanged_model_is_exported_as_its_refusal_say
         vectors.append(look_up(variable, tf.SparseTensor(*parts), None, combiner=combiner))
     loss = tf.add_n([tf.reduce_sum(tf.square(one - 1.0)) for one in vectors])
     train = v1.train.AdagradOptimizer(0.1).minimize(loss)
-    from mx_rec.stock.select import convert_graph
 
     assert all(plan.converts for plan in convert_graph(graph, True))
     assert any(op.type == "MxRecSparseBagsMany" for op in graph.get_operations())
     inputs = {tensor.op.name: tensor for tensor in feeds}
     outputs = {"vectors_%d" % place: one for place, one in enumerate(vectors)}
-    with support.new_session() as sess:
-        sess.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         for _ in range(3):
             sess.run(train, feeds)
         with pytest.raises(ValueError, match="training_lookups='find'"):

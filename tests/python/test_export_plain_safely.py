@@ -9,10 +9,14 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import plain_cases as cases
 import support
 from test_export_plain_models import export, predict
+from mx_rec.core.embedding import sparse_lookup
+from mx_rec.export import plain_rows
+from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
 
 def test_an_export_beside_training_and_removal_has_whole_rows_of_one_moment(graph, session, dynamic, tmp_path):
@@ -53,12 +57,10 @@ def test_an_export_beside_training_and_removal_has_whole_rows_of_one_moment(grap
 
 
 def test_a_finalized_graph_is_exported_and_grows_once(graph, session, dynamic, tmp_path):
-    tf = support.tf()
     table, ids = cases.make_table(is_save=False), cases.placeholder([None])
     weight = tf.compat.v1.get_variable("weight", initializer=2.0)
     rows = cases.find(table, ids) * weight
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     cases.fill(table, sess)
     graph.finalize()
     export(sess, tmp_path / "first", {"ids": ids}, {"rows": rows})
@@ -99,8 +101,6 @@ def test_a_file_system_that_only_tensorflow_reaches_is_written(graph, session, d
 
 
 def test_an_export_that_fails_leaves_nothing(graph, session, dynamic, tmp_path, monkeypatch):
-    from mx_rec.export import plain_rows
-
     table, ids = cases.make_table(), cases.placeholder([None])
     rows = cases.find(table, ids)
     sess = session()
@@ -118,10 +118,6 @@ def test_an_export_that_fails_leaves_nothing(graph, session, dynamic, tmp_path, 
 
 def test_an_export_does_not_count_for_incremental_checkpoints(mx, graph, session, tmp_path):
     """A delta leaves out rows with few gradients since they were last written: an export is no such writing."""
-    from mx_rec.core.embedding import sparse_lookup
-    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
-
-    tf = support.tf()
     mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600,
        recent_key_count_threshold=2)
     table, ids = cases.make_table(), cases.placeholder([None])
@@ -130,8 +126,7 @@ def test_an_export_does_not_count_for_incremental_checkpoints(mx, graph, session
     train = create_hash_optimizer(0.1).minimize(loss, var_list=[table.variable])
     rows = cases.find(table, ids)
     saver = tf.compat.v1.train.Saver()
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     directory = os.path.realpath(str(tmp_path))
     sess.run(train, {ids: [1, 2, 3]})
     saver.save(sess, directory + "/m", global_step=1)

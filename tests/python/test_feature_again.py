@@ -5,17 +5,16 @@ It was given the tensor of its first lookup, whatever the arguments were.
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.core.asc.feature_spec import FeatureSpec
+from mx_rec.core.asc.helper import get_asc_insert_func
+from mx_rec.core.embedding import create_table, sparse_lookup
 
 
 def one_feature(**arguments):
     """(table whose new rows are 3, feature of three ids, its batch for training, for evaluation)."""
-    from mx_rec.core.asc.feature_spec import FeatureSpec
-    from mx_rec.core.asc.helper import get_asc_insert_func
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     spec = FeatureSpec("ids", table_name="table", **arguments)
     data = tf.data.Dataset.from_tensors({"ids": np.array([1, 2, 1], np.int64)}).repeat()
     batches = [tf.compat.v1.data.make_one_shot_iterator(
@@ -27,13 +26,10 @@ def one_feature(**arguments):
 
 
 def lookup(table, spec, batch, **arguments):
-    from mx_rec.core.embedding import sparse_lookup
-
     return sparse_lookup(table, spec, batch=batch, **arguments)
 
 
 def test_another_is_grad_is_another_lookup(graph, session, dynamic):
-    tf = support.tf()
     table, spec, batch, _ = one_feature()
     still = lookup(table, spec, batch, is_grad=False)
     moving = lookup(table, spec, batch)
@@ -46,7 +42,6 @@ def test_another_is_grad_is_another_lookup(graph, session, dynamic):
 
 
 def test_other_default_rows_are_another_lookup(graph, session, dynamic):
-    tf = support.tf()
     table, spec, _, batch = one_feature()
 
     def evaluate(default=None, **arguments):
@@ -100,7 +95,7 @@ def test_another_limit_is_another_lookup(graph, session, mx):
     narrow, wide = [lookup(table, spec, batch, send_count=count) for count in (1, 2)]
     sess = session()
     assert sess.run(wide).tolist() == [[3.0, 3.0]] * 3
-    with pytest.raises(support.tf().errors.InvalidArgumentError):
+    with pytest.raises(tf.errors.InvalidArgumentError):
         sess.run(narrow)
 
 
@@ -115,7 +110,6 @@ def test_other_thresholds_are_refused(graph, dynamic):
 @pytest.mark.parametrize("is_v2", [False, True])
 def test_branches_have_lookups_of_their_own(graph, session, dynamic, is_v2):
     """The second branch had the tensor of the first one, which has no value when it is taken."""
-    tf = support.tf()
     if is_v2:
         tf.compat.v1.enable_control_flow_v2()
     try:

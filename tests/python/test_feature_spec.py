@@ -2,20 +2,22 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import pipeline
 import support
+from mx_rec.core.asc.helper import get_asc_insert_func
+from mx_rec.core.asc.manager import start_asc_pipeline
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.optimizers.adagrad import create_hash_optimizer
+from mx_rec.util.initialize import ConfigInitializer
 
 
 def insert(specs, is_training=True, **arguments):
-    from mx_rec.core.asc.helper import get_asc_insert_func
-
     return get_asc_insert_func(specs, is_training=is_training, **arguments)
 
 
 def start():
-    from mx_rec.core.asc.manager import start_asc_pipeline
-
     start_asc_pipeline()
 
 
@@ -34,7 +36,6 @@ def dataset_of(kind, specs_and_keys, count=40, seed=1, batch_size=8, before=None
 
 def build(kind, **arguments):
     """A training graph on an initializable iterator: (iterator, fetches, model)."""
-    tf = support.tf()
     data, specs = dataset_of(kind, None, **arguments)
     iterator = tf.compat.v1.data.make_initializable_iterator(data)
     batch = iterator.get_next()
@@ -46,7 +47,6 @@ def build(kind, **arguments):
 
 
 def train_and_compare(sess, iterator, fetches, model, epochs=1):
-    tf = support.tf()
     sess.run(tf.compat.v1.global_variables_initializer())
     steps, losses = [], []
     for _ in range(epochs):
@@ -65,7 +65,6 @@ def test_each_form_of_a_batch_trains_as_tensor_ids_do(graph, session, dynamic, k
 
 
 def test_the_insert_function_adds_an_int32_entry_and_leaves_the_rest(graph, session, dynamic):
-    tf = support.tf()
     for kind in ("dict", "tuple"):
         data, _ = dataset_of(kind, None, count=8)
         batch = tf.compat.v1.data.make_one_shot_iterator(data).get_next()
@@ -92,16 +91,16 @@ PIPELINES = {
     "cache": dict(after=lambda data: data.cache()),
     "skip and take": dict(after=lambda data: data.skip(1).take(3)),
     "filter": dict(after=lambda data: data.filter(
-        lambda batch: support.tf().math.reduce_sum(batch["label"]) < 4.0)),
+        lambda batch: tf.math.reduce_sum(batch["label"]) < 4.0)),
     "two prefetches": dict(before=lambda data: data.prefetch(2), after=lambda data: data.prefetch(3)),
     "a map that adds an entry": dict(after=lambda data: data.map(
         lambda batch: dict(batch, another=batch["label"] * 2.0))),
     "a map that shuffles the rows of a batch": dict(after=lambda data: data.map(
-        lambda batch: {key: (support.tf().reverse(value, [0]) if value.shape.ndims else value)
+        lambda batch: {key: (tf.reverse(value, [0]) if value.shape.ndims else value)
                        for key, value in batch.items()})),
     "batches cut again": dict(after=lambda data: data.map(
         lambda batch: {key: batch[key] for key in ("users", "items", "label")}).apply(
-            support.tf().data.experimental.unbatch()).batch(3)),
+            tf.data.experimental.unbatch()).batch(3)),
 }
 
 
@@ -113,10 +112,8 @@ def test_whatever_the_pipeline_does_the_ids_stay_with_their_batch(graph, session
 
 
 def test_an_iterator_that_is_restarted_in_mid_epoch_keeps_ids_and_batches_together(graph, session, dynamic):
-    tf = support.tf()
     iterator, fetches, model = build("dict", after=lambda data: data.shuffle(5, seed=3))
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     steps, losses = [], []
     for limit in (2, 1, 3, None, 2):
         sess.run(iterator.initializer)
@@ -129,7 +126,6 @@ def test_an_iterator_that_is_restarted_in_mid_epoch_keeps_ids_and_batches_togeth
 
 def test_a_step_that_fails_in_between_does_not_move_ids_to_another_batch(graph, session, dynamic):
     """A queue of keys would be one ahead after it."""
-    tf = support.tf()
     iterator, fetches, model = build("dict")
     bad = tf.compat.v1.placeholder(tf.float32, [])
     failing = tf.debugging.check_numerics(model.loss * bad, "asked for")
@@ -154,7 +150,6 @@ def test_a_step_that_fails_in_between_does_not_move_ids_to_another_batch(graph, 
 
 @pytest.mark.parametrize("kind", ["dict", "tuple"])
 def test_evaluation_between_training_steps_takes_its_own_batches_and_changes_nothing(graph, session, dynamic, kind):
-    tf = support.tf()
     training, specs = dataset_of(kind, None)
     evaluation, _ = dataset_of(kind, specs, count=12, seed=9, batch_size=4, is_training=False)
     iterators = [tf.compat.v1.data.make_initializable_iterator(data) for data in (training, evaluation)]
@@ -207,7 +202,6 @@ ITERATORS = {"one_shot": one_shot, "initializable": initializable, "from_structu
 @pytest.mark.parametrize("kind", ["dict", "tuple"])
 @pytest.mark.parametrize("name", sorted(ITERATORS))
 def test_every_kind_of_iterator_can_feed_a_lookup(graph, session, dynamic, name, kind):
-    tf = support.tf()
     data, specs = dataset_of(kind, None)
     batch, initializer = ITERATORS[name](tf, data)
     tables = pipeline.make_tables()
@@ -223,7 +217,6 @@ def test_every_kind_of_iterator_can_feed_a_lookup(graph, session, dynamic, name,
 
 def test_one_reinitializable_iterator_over_two_datasets_trains_both(graph, session, dynamic):
     """Two data sources with the same structure feed one training lookup in turns."""
-    tf = support.tf()
     first, specs = dataset_of("dict", None, seed=1)
     second, _ = dataset_of("dict", specs, seed=2, count=24)
     iterator = tf.compat.v1.data.Iterator.from_structure(
@@ -234,8 +227,7 @@ def test_one_reinitializable_iterator_over_two_datasets_trains_both(graph, sessi
     parts = list(pipeline.parts_of("dict", batch))
     model = pipeline.Model(*pipeline.lookups(tables, specs, True, batch), parts[2], tables)
     start()
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     done = []
     for choice, limit in ((0, 2), (1, None), (0, None)):
         sess.run(initializers[choice])
@@ -247,7 +239,6 @@ def test_one_reinitializable_iterator_over_two_datasets_trains_both(graph, sessi
 @pytest.mark.parametrize("with_batch", [True, False])
 @pytest.mark.parametrize("kind", ["dict", "tuple", "nested"])
 def test_static_shape_needs_no_batch_argument(graph, session, mx, kind, with_batch):
-    tf = support.tf()
     mx(use_dynamic=False)
     data, user_key, item_key = pipeline.elements(kind, *pipeline.arrays(40, 1))
     specs = pipeline.specs_of(user_key, item_key)
@@ -260,8 +251,7 @@ def test_static_shape_needs_no_batch_argument(graph, session, mx, kind, with_bat
     parts = list(pipeline.parts_of(kind, batch))
     model = pipeline.Model(*embeddings, parts[2], tables)
     start()
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     done = []
     for limit in (2, None):
         sess.run(iterator.initializer)
@@ -273,8 +263,6 @@ def test_static_shape_needs_no_batch_argument(graph, session, mx, kind, with_bat
 
 def assert_static_alike(model, sess, done):
     """The replay runs in static shape too, where a lookup by tensor wants a send_count."""
-    from mx_rec.util.initialize import ConfigInitializer
-
     config = ConfigInitializer.get_instance()
     config.use_static = False
     pipeline.assert_trained_alike(model, sess, [step[0] for step in done], [step[1] for step in done])
@@ -282,9 +270,7 @@ def assert_static_alike(model, sess, done):
 
 def test_the_default_index_key_is_the_name_of_the_feature(graph, session, dynamic):
     from mx_rec.core.asc.feature_spec import FeatureSpec
-    from mx_rec.core.embedding import create_table, sparse_lookup
 
-    tf = support.tf()
     spec = FeatureSpec("users", table_name="user_table")
     data = tf.data.Dataset.from_tensor_slices({"users": np.array([[5], [6]]), "other": np.array([[1], [2]])})
     data = data.map(insert(spec)).prefetch(1)
@@ -303,7 +289,6 @@ def test_the_default_index_key_is_the_name_of_the_feature(graph, session, dynami
 def test_a_feature_tells_its_ids_per_sample_once_it_was_read(graph, session, dynamic):
     from mx_rec.core.asc.helper import FeatureSpec
 
-    tf = support.tf()
     specs = [FeatureSpec(name) for name in ("flat", "wide", "deep", "unknown")] + [FeatureSpec("time", is_timestamp=True)]
     assert [spec.feat_cnt for spec in specs] == [None] * 5
     batch = {"flat": tf.zeros([4], tf.int64), "wide": tf.zeros([4, 3], tf.int64), "deep": tf.zeros([4, 3, 2], tf.int64),
@@ -313,9 +298,6 @@ def test_a_feature_tells_its_ids_per_sample_once_it_was_read(graph, session, dyn
 
 
 def test_positions_and_table_names_describe_features_too(graph, session, dynamic):
-    from mx_rec.core.asc.helper import get_asc_insert_func
-
-    tf = support.tf()
     data = tf.data.Dataset.from_tensor_slices((np.arange(6).reshape(3, 2), np.arange(3) + 100))
     data = data.map(get_asc_insert_func(args_index_list=[0, 1], table_names=["user_table", "item_table"],
                                         is_training=True)).prefetch(1)
@@ -327,9 +309,7 @@ def test_positions_and_table_names_describe_features_too(graph, session, dynamic
 
 def test_int32_ids_of_a_batch_are_looked_up(graph, session, dynamic):
     from mx_rec.core.asc.feature_spec import FeatureSpec
-    from mx_rec.core.embedding import create_table, sparse_lookup
 
-    tf = support.tf()
     spec = FeatureSpec("ids", table_name="table")
     data = tf.data.Dataset.from_tensors({"ids": np.array([3, -1, 2 ** 31 - 1], np.int32)}).map(insert(spec)).prefetch(1)
     batch = tf.compat.v1.data.make_one_shot_iterator(data).get_next()
@@ -345,10 +325,7 @@ def test_int32_ids_of_a_batch_are_looked_up(graph, session, dynamic):
 
 def test_two_features_of_one_table_give_each_key_one_summed_gradient(graph, session, dynamic):
     from mx_rec.core.asc.feature_spec import FeatureSpec
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.optimizers.adagrad import create_hash_optimizer
 
-    tf = support.tf()
     specs = [FeatureSpec(name, table_name="table") for name in ("seen", "bought")]
     data = tf.data.Dataset.from_tensors({"seen": np.array([1, 2, 1]), "bought": np.array([2, 3])})
     batch = tf.compat.v1.data.make_one_shot_iterator(data.map(insert(specs)).prefetch(1)).get_next()
@@ -359,8 +336,7 @@ def test_two_features_of_one_table_give_each_key_one_summed_gradient(graph, sess
     update = create_hash_optimizer(1.0, initial_accumulator_value=1.0).minimize(loss, var_list=[table.variable])
     start()
     raw = support.Raw.of(table)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(update)
     rows = raw.rows(sess)
     for key, gradient in ((1, 2.0), (2, 3.0), (3, 2.0)):
@@ -368,7 +344,6 @@ def test_two_features_of_one_table_give_each_key_one_summed_gradient(graph, sess
 
 
 def test_looking_up_the_same_feature_twice_returns_the_same_tensor(graph, session, dynamic):
-    tf = support.tf()
     data, specs = dataset_of("dict", None)
     batch = tf.compat.v1.data.make_one_shot_iterator(data).get_next()
     tables = pipeline.make_tables()

@@ -5,6 +5,10 @@ import pytest
 import tensorflow as tf
 
 import support
+from mx_rec.core.asc.feature_spec import FeatureSpec
+from mx_rec.core.asc.helper import get_asc_insert_func
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
 USERS = 50
 
@@ -19,9 +23,6 @@ def model_fn_of(specs):
     """A model whose lookups are by FeatureSpec; `specs` are those of training and of the rest."""
 
     def model_fn(features, labels, mode, params):
-        from mx_rec.core.embedding import create_table, sparse_lookup
-        from mx_rec.optimizers.lazy_adam import create_hash_optimizer
-
         is_train = mode == tf.estimator.ModeKeys.TRAIN
         table = create_table(tf.int64, 4, "users", tf.compat.v1.random_normal_initializer(seed=4),
                              device_vocabulary_size=100)
@@ -41,8 +42,6 @@ def model_fn_of(specs):
 
 def input_fn(data, insert=None):
     def make():
-        from mx_rec.core.asc.helper import get_asc_insert_func
-
         dataset = tf.data.Dataset.from_tensor_slices(data).batch(20, drop_remainder=True)
         if insert is not None:
             dataset = dataset.map(get_asc_insert_func(tgt_key_specs=insert[0], is_training=insert[1]))
@@ -54,8 +53,6 @@ def input_fn(data, insert=None):
 @pytest.fixture(params=[True, False], ids=["dynamic", "static"])
 def trained(request, mx, tmp_path):
     """(estimator, its specs), trained for a few steps."""
-    from mx_rec.core.asc.feature_spec import FeatureSpec
-
     mx(use_dynamic=request.param)
     specs = [FeatureSpec("users", table_name="users"), FeatureSpec("users", table_name="users")]
     estimator = tf.estimator.Estimator(model_fn_of(specs), str(tmp_path / "model"))
@@ -93,10 +90,6 @@ def test_an_export_whose_batch_is_placeholders_has_the_same_numbers(trained, tmp
 
 
 def test_a_feature_that_an_insert_function_of_the_other_mode_read_is_refused(mx):
-    from mx_rec.core.asc.feature_spec import FeatureSpec
-    from mx_rec.core.asc.helper import get_asc_insert_func
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
     mx()
     spec = FeatureSpec("users", table_name="users")
     dataset = tf.data.Dataset.from_tensor_slices(samples(20, 1)).batch(5).map(get_asc_insert_func([spec], is_training=True))
@@ -107,9 +100,6 @@ def test_a_feature_that_an_insert_function_of_the_other_mode_read_is_refused(mx)
 
 
 def test_a_training_lookup_needs_the_insert_function(mx):
-    from mx_rec.core.asc.feature_spec import FeatureSpec
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
     mx()
     table = create_table(tf.int64, 4, "users", tf.compat.v1.zeros_initializer(), device_vocabulary_size=100)
     with pytest.raises(RuntimeError, match="was not read by an insert function for training"):

@@ -6,9 +6,17 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
+from mx_rec.base import log
+from mx_rec.saver.var_lists import KnownSaver
+from mx_rec.stock import convert
+from mx_rec.stock.convert import converted
+from mx_rec.util.stock_tables import StockTables
+
+v1 = tf.compat.v1
 
 ROWS, DIM = 60, 4
 STEPS = 6
@@ -17,8 +25,6 @@ STEPS = 6
 @pytest.fixture
 def said(caplog):
     """A function that returns the package's warnings so far."""
-    from mx_rec.base import log
-
     before = set(log._said)
     log._said.clear()
     caplog.set_level("INFO", "mx_rec")
@@ -30,7 +36,6 @@ def said(caplog):
 def settings(tables, **options):
     """`init(stock_tables=...)` of all variables of ROWS rows, or nothing."""
     from mx_rec.util.initialize import init, terminate_config_initializer
-    from mx_rec.util.stock_tables import StockTables
 
     if not tables:
         yield
@@ -46,8 +51,6 @@ class Model:
     """Two variables that can be tables, and dense ones."""
 
     def __init__(self, resource=True, optimizer="adagrad", partitioner=None):
-        tf = support.tf()
-        v1 = tf.compat.v1
         self.step = v1.train.get_or_create_global_step()
         self.ids, self.labels = v1.placeholder(tf.int64, [None]), v1.placeholder(tf.float32, [None])
         self.users, self.items = [v1.get_variable(
@@ -76,8 +79,6 @@ class Model:
 
 def tables(graph):
     """The names of the variables of a graph that are tables."""
-    from mx_rec.stock.convert import converted
-
     return sorted(one.plan.name for one in converted(graph))
 
 
@@ -96,7 +97,7 @@ def both(program, *arguments, names=("items", "users"), **options):
     """
     seen = []
     for is_on in (False, True):
-        with settings(is_on, **options), support.tf().Graph().as_default() as graph:
+        with settings(is_on, **options), tf.Graph().as_default() as graph:
             graph.seed = 4
             seen.append(np.concatenate([flat(one) for one in program(is_on, *arguments)]))
             assert tables(graph) == (list(names) if is_on else [])
@@ -106,8 +107,6 @@ def both(program, *arguments, names=("items", "users"), **options):
 
 def saved_values(path, **model):
     """All that a checkpoint has, as a program without tables reads it: rows, slots, dense variables."""
-    tf = support.tf()
-    v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as session:
         Model(**model)
         v1.train.Saver().restore(session, path)
@@ -121,7 +120,7 @@ def test_the_first_run_of_a_session_converts_its_graph(resource, optimizer, said
 
     def program(is_on):
         model = Model(resource, optimizer)
-        init = support.tf().compat.v1.global_variables_initializer()
+        init = tf.compat.v1.global_variables_initializer()
         with support.new_session() as session:
             session.run(init)
             yield model.trained(session, range(STEPS))
@@ -136,9 +135,6 @@ def test_the_first_run_of_a_session_converts_its_graph(resource, optimizer, said
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("way", ["make_callable", "partial_run", "feed_rows", "name", "control_dependencies"])
 def test_each_way_to_run_converts(resource, way):
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def program(is_on):
         model = Model(resource)
         with support.new_session() as session:
@@ -179,7 +175,7 @@ def test_each_way_to_run_converts(resource, way):
 
 
 def saver_class():
-    class Own(support.tf().compat.v1.train.Saver):
+    class Own(tf.compat.v1.train.Saver):
         """A Saver of a script."""
 
         def __init__(self, *args, **kwargs):
@@ -210,7 +206,6 @@ SAVERS = {
 @pytest.mark.parametrize("kind", sorted(SAVERS))
 def test_a_saver_that_was_made_before_saves_and_restores_the_tables(resource, kind, tmp_path, said):
     """The variables of a Saver that was made while the graph was built stayed TensorFlow's: most scripts make one."""
-    v1 = support.tf().compat.v1
     saved = {}
 
     def program(is_on):
@@ -253,9 +248,6 @@ def test_a_saver_that_was_made_before_saves_and_restores_the_tables(resource, ki
 @pytest.mark.parametrize("kind", ["monitored", "singular", "supervisor", "supervisor-own", "estimator-like"])
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 def test_sessions_that_manage_checkpoints_convert_and_go_on(resource, kind, tmp_path, said):
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def program(is_on):
         place = str(tmp_path / "{}".format(is_on))
         for count in range(2):
@@ -301,15 +293,11 @@ def test_sessions_that_manage_checkpoints_convert_and_go_on(resource, kind, tmp_
 
 def test_a_saver_of_some_variables_under_other_names_is_built_anew_too(tmp_path):
     """Under another name than its own, a variable is saved as one, and under its own it is its table."""
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def program(is_on):
         model = Model()
         saver = v1.train.Saver({"other": model.users, "items": model.items, "w": model.w})
         of_dense = v1.train.Saver([model.w])
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             yield model.trained(session, range(3))
             path = saver.save(session, str(tmp_path / str(is_on)))
             dense = of_dense.save(session, str(tmp_path / "dense{}".format(is_on)))
@@ -328,8 +316,6 @@ def test_a_saver_of_some_variables_under_other_names_is_built_anew_too(tmp_path)
 
 @pytest.mark.parametrize("way", ["saver_def", "needed", "slots-alone", "imported"])
 def test_variables_of_savers_that_cannot_be_built_anew_stay_with_a_warning(way, tmp_path, said):
-    tf = support.tf()
-    v1 = tf.compat.v1
     path = str(tmp_path / "model")
     if way == "imported":
         with tf.Graph().as_default():
@@ -351,8 +337,7 @@ def test_variables_of_savers_that_cannot_be_built_anew_stay_with_a_warning(way, 
             v1.train.Saver(model.optimizer.variables())
         if way == "needed":
             tf.group(graph.get_operation_by_name(saver.saver_def.restore_op_name), name="also")
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             seen = session.run([loss, train], {ids: [1, 2], labels: [1.0, 2.0]})[0]
             saver.save(session, path)
             session.run(train, {ids: [1, 2], labels: [1.0, 2.0]})
@@ -366,15 +351,13 @@ def test_variables_of_savers_that_cannot_be_built_anew_stay_with_a_warning(way, 
 
 def test_ops_of_a_saver_that_was_built_anew_cannot_be_run(tmp_path):
     """They would save the variables that nothing trains any more."""
-    v1 = support.tf().compat.v1
-    with settings(True), support.tf().Graph().as_default() as graph:
+    with settings(True), tf.Graph().as_default() as graph:
         model = Model()
         saver = v1.train.Saver()
         before = saver.as_saver_def()
         kept = type(before)()
         kept.CopyFrom(before)
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             assert tables(graph) == ["items", "users"]
             for name in (kept.save_tensor_name, kept.restore_op_name):
                 with pytest.raises(ValueError, match="not fetchable"):
@@ -383,7 +366,7 @@ def test_ops_of_a_saver_that_was_built_anew_cannot_be_run(tmp_path):
                 v1.train.Saver(saver_def=kept).save(session, str(tmp_path / "dead"))
             path = saver.save(session, str(tmp_path / "model"))
     # Its graph is written with the ops that save the tables.
-    with support.tf().Graph().as_default() as graph:
+    with tf.Graph().as_default() as graph:
         saver = v1.train.import_meta_graph(path + ".meta")
         with support.new_session() as session:
             saver.restore(session, path)
@@ -391,8 +374,6 @@ def test_ops_of_a_saver_that_was_built_anew_cannot_be_run(tmp_path):
 
 
 def test_two_sessions_run_a_graph_one_after_another_and_at_once(said):
-    v1 = support.tf().compat.v1
-
     def program(is_on):
         model = Model()
         init = v1.global_variables_initializer()
@@ -420,11 +401,10 @@ def test_two_sessions_run_a_graph_one_after_another_and_at_once(said):
 
 
 def test_first_runs_of_two_sessions_at_once_convert_once(caplog):
-    v1 = support.tf().compat.v1
     caplog.set_level("INFO", "mx_rec")
     for _ in range(5):
         caplog.clear()
-        with settings(True), support.tf().Graph().as_default() as graph:
+        with settings(True), tf.Graph().as_default() as graph:
             model = Model()
             init = v1.global_variables_initializer()
             sessions = [support.new_session(graph) for _ in range(3)]
@@ -451,9 +431,6 @@ def test_first_runs_of_two_sessions_at_once_convert_once(caplog):
 
 def test_a_session_that_begins_while_another_one_converts_its_graph_waits(monkeypatch):
     """It would run a graph of which a part is on tables."""
-    from mx_rec.stock import convert
-
-    v1 = support.tf().compat.v1
     stock, begun = convert.fuse, threading.Event()
 
     def slow(*args):
@@ -462,7 +439,7 @@ def test_a_session_that_begins_while_another_one_converts_its_graph_waits(monkey
         return stock(*args)
 
     monkeypatch.setattr(convert, "fuse", slow)
-    with settings(True), support.tf().Graph().as_default() as graph:
+    with settings(True), tf.Graph().as_default() as graph:
         model = Model()
         init = v1.global_variables_initializer()
         sessions = [support.new_session(graph) for _ in range(2)]
@@ -483,13 +460,9 @@ def test_a_session_that_begins_while_another_one_converts_its_graph_waits(monkey
 
 
 def test_a_graph_that_grows_after_its_first_run_sees_the_tables(tmp_path):
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def program(is_on):
         model = Model()
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             yield model.trained(session, range(3))
             asked = v1.placeholder(tf.int64, [None])
             tower = tf.reduce_sum(tf.nn.embedding_lookup(model.users, asked), 1)
@@ -510,9 +483,6 @@ def test_a_graph_that_grows_after_its_first_run_sees_the_tables(tmp_path):
 
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_training_ops_may_be_made_after_the_first_run(is_closed, said):
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def program(is_on):
         users = v1.get_variable("users", [ROWS, DIM], initializer=v1.constant_initializer(0.2))
         ids = v1.placeholder(tf.int64, [None])
@@ -533,9 +503,6 @@ def test_training_ops_may_be_made_after_the_first_run(is_closed, said):
 
 
 def test_a_session_that_ran_before_there_was_a_variable_converts():
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def program(is_on):
         with support.new_session() as session:
             yield [session.run(tf.constant(1.0) + 1.0)]
@@ -552,12 +519,6 @@ FAULTS = ["make_filling", "fuse", "forget_variables", "forbid_dropped_feeds", "l
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_conversion_that_fails_leaves_the_graph_as_it_was(monkeypatch, fault, resource, tmp_path, said):
-    from mx_rec.saver.var_lists import KnownSaver
-    from mx_rec.stock import convert
-
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def fail(*args, **kwargs):
         raise RuntimeError("a fault at " + fault)
 
@@ -595,7 +556,6 @@ def test_a_conversion_that_fails_leaves_the_graph_as_it_was(monkeypatch, fault, 
 
 def test_rows_on_disk_without_their_directory_leave_the_program_on_variables(tmp_path, said):
     """The second of two tables cannot be made: the first is left, too, and is in no checkpoint."""
-    v1 = support.tf().compat.v1
     place = tmp_path / "rows"
 
     def program(is_on):
@@ -604,8 +564,7 @@ def test_rows_on_disk_without_their_directory_leave_the_program_on_variables(tmp
         saver = v1.train.Saver()
         if is_on:
             place.rmdir()
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             yield model.trained(session, range(STEPS))
             saver.restore(session, saver.save(session, str(tmp_path / str(is_on))))
             yield model.all_rows(session)
@@ -618,8 +577,6 @@ def test_rows_on_disk_without_their_directory_leave_the_program_on_variables(tmp
 
 @pytest.mark.parametrize("why", ["small", "no training", "other names", "settled"])
 def test_a_graph_without_candidates_is_not_written_out(monkeypatch, why, said):
-    tf = support.tf()
-    v1 = tf.compat.v1
     written = []
     stock = tf.Graph.as_graph_def
     with settings(True, least_rows=ROWS + 1 if why == "small" else ROWS, names=["nothing" if why == "other names" else ".*"]), \
@@ -631,8 +588,7 @@ def test_a_graph_without_candidates_is_not_written_out(monkeypatch, why, said):
         if why == "settled":
             support.keep_variables(graph)
         monkeypatch.setattr(tf.Graph, "as_graph_def", lambda self, *args, **kwargs: written.append(self) or stock(self, *args, **kwargs))
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             session.run(tf.constant(1))
             assert not written and tables(graph) == [] and loss.graph is graph
     assert not said()
@@ -640,8 +596,6 @@ def test_a_graph_without_candidates_is_not_written_out(monkeypatch, why, said):
 
 @pytest.mark.parametrize("strategy", ["OneDeviceStrategy", "MirroredStrategy"])
 def test_variables_of_a_distribution_strategy_stay_outside_of_its_scope_too(strategy, said):
-    tf = support.tf()
-    v1 = tf.compat.v1
     with settings(True), tf.Graph().as_default() as graph:
         chosen = tf.distribute.OneDeviceStrategy("/cpu:0") if strategy == "OneDeviceStrategy" \
             else tf.distribute.MirroredStrategy(["/cpu:0"])
@@ -650,8 +604,7 @@ def test_variables_of_a_distribution_strategy_stay_outside_of_its_scope_too(stra
         rows = tf.gather(users.read_value(), [1, 2])
         update = tf.raw_ops.ResourceScatterAdd(
             resource=getattr(users, "primary", getattr(users, "_primary_var", users)).handle, indices=[1], updates=tf.ones([1, DIM]))
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             session.run(update)
             assert session.run(rows).tolist() == [[2.0] * DIM, [1.0] * DIM]
         assert tables(graph) == []
@@ -660,7 +613,6 @@ def test_variables_of_a_distribution_strategy_stay_outside_of_its_scope_too(stra
 @pytest.mark.parametrize("weights, optimizer", [("none", "SGD"), ("before", "SGD"), ("after", "SGD"), ("after", "Adam")])
 def test_a_keras_model_trains_on_tables_and_gives_its_weights(weights, optimizer, said):
     """Keras runs its functions by a method of sessions of its own, which saw neither the tables nor ops that were made later."""
-    tf = support.tf()
     keras = tf.keras
 
     def program(is_on):

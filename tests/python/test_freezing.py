@@ -4,16 +4,15 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import preloaded
 import support
+from mx_rec.core.embedding import create_table, sparse_lookup
 
 
 def make_model(tables=("items",), is_save=True):
     """Tables of ones, a dense part behind them, and one beside them that needs no table."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
-    tf = support.tf()
     ids = tf.compat.v1.placeholder(tf.int64, [None], name="ids")
     weight = tf.compat.v1.get_variable("weight", initializer=[[2.0]] * 3)
     found = []
@@ -66,10 +65,8 @@ FREEZERS = [freeze, freeze_by_implementation, freeze_from_checkpoint, optimize]
 @pytest.mark.parametrize("freezer", FREEZERS)
 def test_a_graph_with_tables_cannot_be_frozen(graph, session, dynamic, tmp_path, freezer):
     """The frozen graph gave zeros for every row."""
-    tf = support.tf()
     make_model(["items", "users"])
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     with pytest.raises(ValueError) as error:
         freezer(tf, sess, "score", os.path.realpath(str(tmp_path)))
     for part in ("'items', 'users'", "zeros", "mx_rec.saver.export_plain", "export_saved_model with plain=True",
@@ -79,10 +76,8 @@ def test_a_graph_with_tables_cannot_be_frozen(graph, session, dynamic, tmp_path,
 
 @pytest.mark.parametrize("freezer", FREEZERS)
 def test_what_needs_no_table_freezes_as_before(graph, session, dynamic, tmp_path, freezer):
-    tf = support.tf()
     make_model()
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     frozen = freezer(tf, sess, "dense_score", os.path.realpath(str(tmp_path)))
     assert not [node.op for node in frozen.node if node.op.startswith("MxRec")]
     if freezer is optimize:
@@ -94,10 +89,8 @@ def test_what_needs_no_table_freezes_as_before(graph, session, dynamic, tmp_path
 
 
 def test_a_sub_graph_that_can_load_its_tables_is_not_refused(graph, session, dynamic):
-    tf = support.tf()
     make_model()
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     frozen = tf.compat.v1.graph_util.convert_variables_to_constants(
         sess, sess.graph_def, ["score", "items//table/load"])
     assert {"MxRecTable", "MxRecLoad"} <= {node.op for node in frozen.node}
@@ -107,7 +100,6 @@ def test_a_sub_graph_that_can_load_its_tables_is_not_refused(graph, session, dyn
 
 def test_an_imported_graph_whose_tables_nothing_fills_warns(graph, session, dynamic, caplog):
     """As frozen by a process without this package; nothing is said of graphs that train or load."""
-    tf = support.tf()
     make_model(["left_alone"])
     whole = graph.as_graph_def()
     cut = tf.compat.v1.graph_util.extract_sub_graph(whole, ["score"])
@@ -164,7 +156,6 @@ def test_a_function_with_a_table_cannot_be_frozen(graph, session, dynamic):
     """convert_variables_to_constants_v2 takes functions."""
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-    tf = support.tf()
     make_model()
     graph_def = graph.as_graph_def()
 

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import support
+from mx_rec.optimizers.ftrl_t import create_hash_optimizer
 
 START = np.linspace(-1, 1, 12).reshape(4, 3)
 CASES = [{}, {"alpha": 0.2, "beta": 0.5, "lambda1": 0.05, "lambda2": 0.1, "epsilon": 0.1, "grad_factor": 0.3}]
@@ -43,8 +44,7 @@ def test_updates_follow_the_formula(graph, session, module, is_sparse, use_resou
     grad = tf.compat.v1.placeholder(tf.float32, [None, 3])
     given = tf.IndexedSlices(grad, at, dense_shape=[4, 3]) if is_sparse else tf.ensure_shape(grad, [4, 3])
     train = optimizer.apply_gradients([(given, variable)])
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for part, values in zip(rows, grads):
         sess.run(train, {at: part, grad: values})
     np.testing.assert_allclose(sess.run(variable), naive(rows, grads, START, module == "ftrl_t", **settings),
@@ -52,22 +52,17 @@ def test_updates_follow_the_formula(graph, session, module, is_sparse, use_resou
 
 
 def test_a_repeated_row_gets_one_update_by_its_sum(graph, session):
-    from mx_rec.optimizers.ftrl_t import create_hash_optimizer
-
     results = []
     for name, rows, values in (("a", [1, 1], [[1.0], [2.0]]), ("b", [1], [[3.0]])):
         variable = tf.compat.v1.get_variable(name, initializer=np.zeros([3, 1], np.float32))
         grad = tf.IndexedSlices(tf.constant(values), tf.constant(rows, tf.int64), dense_shape=[3, 1])
         results.append((create_hash_optimizer(0.1).apply_gradients([(grad, variable)]), variable))
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run([train for train, _ in results])
     support.assert_same_bits(*sess.run([variable for _, variable in results]))
 
 
 def test_wrong_numbers_are_refused(mx):
-    from mx_rec.optimizers.ftrl_t import create_hash_optimizer
-
     mx()
     for wrong in ({"alpha": 0.0}, {"beta": -1.0}, {"epsilon": 2.0}, {"name": ""}):
         with pytest.raises(ValueError, match=list(wrong)[0]):

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases as cases
-from support import tf
 from fused_cases import close, optimizer
 from modify_cases import AHEAD
+from mx_rec.core.embedding import sparse_lookup_many
 
 MODELS = 24
 USES = ["sum", "sum", "kept", "two sums", "rows", "square", "concat", "concat"]
@@ -40,45 +41,43 @@ class Model:
         ids = random.randint(0, 40, [4 * self.batch + 1, len(self.lookups), self.length]).astype(np.int64) * 11 - 70
         ids[random.rand(*ids.shape) < 0.15] = -1
         labels = random.rand(len(ids)).astype(np.float32)
-        return tf().data.Dataset.from_tensor_slices((ids, labels)).batch(self.batch, drop_remainder=self.is_static)
+        return tf.data.Dataset.from_tensor_slices((ids, labels)).batch(self.batch, drop_remainder=self.is_static)
 
 
 def weighted(model, rows, ids, use):
     """Weighted sums of the rows of a lookup."""
-    mask = tf().cast(ids >= 0, tf().float32)
-    fixed = tf().tile(tf().constant(np.linspace(0.25, 1.5, model.length).astype(np.float32))[None, :], [tf().shape(ids)[0], 1])
+    mask = tf.cast(ids >= 0, tf.float32)
+    fixed = tf.tile(tf.constant(np.linspace(0.25, 1.5, model.length).astype(np.float32))[None, :], [tf.shape(ids)[0], 1])
     if model.is_static:
         fixed.set_shape([model.batch, model.length])
     if use == "masked":
-        return [tf().reduce_sum(rows * mask[..., None], axis=1)]
+        return [tf.reduce_sum(rows * mask[..., None], axis=1)]
     if use == "masked mean":
-        return [tf().reduce_sum(tf().expand_dims(mask, -1) * rows, axis=1) / (tf().reduce_sum(mask, 1, keepdims=True) + 1.0)]
+        return [tf.reduce_sum(tf.expand_dims(mask, -1) * rows, axis=1) / (tf.reduce_sum(mask, 1, keepdims=True) + 1.0)]
     if use == "matmul":
-        return [tf().squeeze(tf().matmul(fixed[:, None, :], rows), [1])]
+        return [tf.squeeze(tf.matmul(fixed[:, None, :], rows), [1])]
     if use == "fixed":
-        return [tf().reduce_mean(rows * fixed[:, :, None], axis=-2)]
-    return [tf().reduce_sum(rows * mask[..., None], axis=1), tf().reduce_sum(rows, axis=1)]
+        return [tf.reduce_mean(rows * fixed[:, :, None], axis=-2)]
+    return [tf.reduce_sum(rows * mask[..., None], axis=1), tf.reduce_sum(rows, axis=1)]
 
 
 def used(rows, use):
     """What a model makes of the rows of a lookup, all of it of rank 2."""
     flat = [-1, int(np.prod(rows.shape.as_list()[1:]))]
     if use == "sum":
-        return [tf().reduce_sum(rows, axis=1)]
+        return [tf.reduce_sum(rows, axis=1)]
     if use == "kept":
-        return [tf().squeeze(tf().reduce_sum(rows, axis=-2, keepdims=True), 1)]
+        return [tf.squeeze(tf.reduce_sum(rows, axis=-2, keepdims=True), 1)]
     if use == "two sums":
-        return [tf().reduce_sum(rows, axis=1), tf().reduce_sum(rows, axis=-2) * 0.5]
+        return [tf.reduce_sum(rows, axis=1), tf.reduce_sum(rows, axis=-2) * 0.5]
     if use == "square":
-        return [tf().reduce_sum(rows, axis=1), tf().reduce_sum(tf().square(rows), axis=1)]
-    return [tf().reshape(rows, flat)]
+        return [tf.reduce_sum(rows, axis=1), tf.reduce_sum(tf.square(rows), axis=1)]
+    return [tf.reshape(rows, flat)]
 
 
 def script_of(model):
     def script(run):
-        from mx_rec.core.embedding import sparse_lookup_many
-
-        source = tf().compat.v1.data.make_initializable_iterator(model.data())
+        source = tf.compat.v1.data.make_initializable_iterator(model.data())
         ids, label = source.get_next()
         tables = [run.table("table_%d" % at, dim, capacity=model.capacity) for at, dim in enumerate(model.dims)]
         of = [tables[table] for table, _ in model.lookups]
@@ -90,20 +89,20 @@ def script_of(model):
         parts = [one for one, (_, use) in zip(rows, model.lookups) if use == "concat"]
         made = []
         if parts:
-            made += used(tf().concat(parts, axis=-1), "rows")
+            made += used(tf.concat(parts, axis=-1), "rows")
         for one, column, (_, use) in zip(rows, columns, model.lookups):
             if use in WEIGHTED:
                 made += weighted(model, one, column, use)
             elif use != "concat":
                 made += used(one, use)
-        weights = [tf().constant(np.linspace(-1.0, 1.0, one.shape.as_list()[-1]).astype(np.float32)) for one in made]
-        total = tf().add_n([tf().reduce_sum(tf().tanh(one * weight), axis=1) for one, weight in zip(made, weights)])
-        loss = tf().reduce_mean(tf().square(total - label))
+        weights = [tf.constant(np.linspace(-1.0, 1.0, one.shape.as_list()[-1]).astype(np.float32)) for one in made]
+        total = tf.add_n([tf.reduce_sum(tf.tanh(one * weight), axis=1) for one, weight in zip(made, weights)])
+        loss = tf.reduce_mean(tf.square(total - label))
         trained = sorted({table for table, _ in model.lookups})
         variables = [tables[table].variable for table in trained]
-        grads = tf().gradients(loss, variables)
+        grads = tf.gradients(loss, variables)
         if model.is_clipped:
-            grads, _ = tf().clip_by_global_norm(grads, 0.05)
+            grads, _ = tf.clip_by_global_norm(grads, 0.05)
         update = optimizer(model.kind).apply_gradients(list(zip(grads, variables)))
         run.modify()
         sess = run.session()

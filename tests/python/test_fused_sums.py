@@ -4,13 +4,21 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases as cases
 import preloaded
 import support
-from support import tf
 from fused_cases import BATCH, LENGTH, batches, close, data, loss_of, needed, optimizer, total, train
 from modify_cases import AHEAD
+from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_LOCAL_EMB
+from mx_rec.core.embedding import create_table, sparse_lookup, sparse_lookup_many
+from mx_rec.graph import GraphModifierHook
+from mx_rec.optimizers.lazy_adam_by_addr import create_hash_optimizer_by_address
+from mx_rec.util.initialize import init, terminate_config_initializer
+from mx_rec.util.variable import get_dense_and_sparse_variable
+
+tf1 = tf.compat.v1
 
 
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
@@ -45,9 +53,9 @@ def test_one_table_with_an_update_of_its_own_gives_the_same_bits(static, kind):
 def test_gradients_that_the_script_changes_give_the_same_bits(change, count):
     def changed(pairs):
         if change == "clipped":
-            grads, _ = tf().clip_by_global_norm([grad for grad, _ in pairs], 0.05)
+            grads, _ = tf.clip_by_global_norm([grad for grad, _ in pairs], 0.05)
             return list(zip(grads, [variable for _, variable in pairs]))
-        return [(tf().IndexedSlices(grad.values * 0.3, grad.indices, grad.dense_shape), variable)
+        return [(tf.IndexedSlices(grad.values * 0.3, grad.indices, grad.dense_shape), variable)
                 for grad, variable in pairs]
 
     def script(run):
@@ -65,7 +73,7 @@ def test_lookups_of_one_table_with_sums_and_without_give_the_same_bits():
         table, other = run.table("t", dim=4), run.table("other", dim=4)
         rows = run.lookup(table, ids[:, 2])
         sums = [total(run.lookup(table, ids[:, 0])), total(run.lookup(table, ids[:, 1])),
-                tf().reshape(rows, [-1, LENGTH * 4]), total(run.lookup(other, ids[:, 2]))]
+                tf.reshape(rows, [-1, LENGTH * 4]), total(run.lookup(other, ids[:, 2]))]
         train(run, source, loss_of(sums, label), [table, other], others=[rows], fused=None)
 
     for form in cases.alike(script, moves=4, use_dynamic=True).values():
@@ -76,13 +84,11 @@ def test_lookups_of_one_table_with_sums_and_without_give_the_same_bits():
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
 @pytest.mark.parametrize("summed", [(0, 1, 2), (0, 2), (1,)], ids=str)
 def test_members_of_a_group_give_the_same_bits(static, summed):
-    from mx_rec.core.embedding import sparse_lookup_many
-
     def script(run):
         source, ids, label = batches(static, features=3)
         tables = [run.table("t{}".format(at), dim=4 * (at + 1)) for at in range(3)]
         rows = sparse_lookup_many(tables, [ids[:, at] for at in range(3)], modify_graph=True)
-        sums = [total(one) if at in summed else tf().reshape(one, [-1, LENGTH * 4 * (at + 1)])
+        sums = [total(one) if at in summed else tf.reshape(one, [-1, LENGTH * 4 * (at + 1)])
                 for at, one in enumerate(rows)]
         seen = [rows[at] for at in range(3) if at not in summed]
         train(run, source, loss_of(sums, label), tables, others=seen, fused=None)
@@ -108,10 +114,10 @@ def test_means_over_bags_are_equal_to_rounding(static, keepdims):
 @pytest.mark.parametrize("kind", ["gradient_descent", "adagrad"])
 def test_sums_of_rows_of_one_float_are_equal_to_rounding(batch, length, kind):
     def script(run):
-        ids = tf().compat.v1.placeholder(tf().int64, [None, None])
+        ids = tf.compat.v1.placeholder(tf.int64, [None, None])
         table = run.table(dim=1)
         summed = total(run.lookup(table, ids))
-        loss = tf().reduce_sum(tf().square(tf().tanh(summed) - 0.5))
+        loss = tf.reduce_sum(tf.square(tf.tanh(summed) - 0.5))
         update = optimizer(kind).minimize(loss, var_list=[table.variable])
         run.modify()
         if run.is_modified:
@@ -131,7 +137,7 @@ def test_rows_that_are_summed_twice_are_equal_to_rounding(static):
         source, ids, label = batches(static, features=1)
         table = run.table(dim=4)
         rows = run.lookup(table, ids[:, 0])
-        sums = [total(rows), total(rows, -2, True), total(rows, 1, False, "reduce_mean"), total(tf().identity(rows))]
+        sums = [total(rows), total(rows, -2, True), total(rows, 1, False, "reduce_mean"), total(tf.identity(rows))]
         train(run, source, loss_of(sums, label), [table], others=sums, kind="adagrad")
 
     plan = close(script, use_dynamic=True).plan
@@ -142,8 +148,8 @@ def test_bags_of_any_number_of_dimensions_give_the_same_bits():
     def script(run):
         source, ids, label = batches(False, features=3)
         table = run.table(dim=4)
-        summed = tf().reduce_sum(run.lookup(table, ids), axis=2)
-        train(run, source, loss_of([tf().reshape(summed, [-1, 12])], label), [table], others=[summed])
+        summed = tf.reduce_sum(run.lookup(table, ids), axis=2)
+        train(run, source, loss_of([tf.reshape(summed, [-1, 12])], label), [table], others=[summed])
 
     cases.alike(script, moves=1, use_dynamic=True)
 
@@ -151,10 +157,10 @@ def test_bags_of_any_number_of_dimensions_give_the_same_bits():
 @pytest.mark.parametrize("length", [0, 1])
 def test_empty_bags_and_empty_batches_give_the_same_bits(length):
     def script(run):
-        ids = tf().compat.v1.placeholder(tf().int64, [None, None])
+        ids = tf.compat.v1.placeholder(tf.int64, [None, None])
         table = run.table(dim=4)
         summed = total(run.lookup(table, ids))
-        loss = tf().reduce_sum(tf().square(summed)) + 1.0
+        loss = tf.reduce_sum(tf.square(summed)) + 1.0
         update = optimizer("gradient_descent").minimize(loss, var_list=[table.variable])
         run.modify()
         sess = run.session()
@@ -212,23 +218,18 @@ def test_default_rows_of_keys_that_are_not_admitted_keep_their_sum():
 
 
 def test_dynamic_expansion_gives_the_same_bits():
-    from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_LOCAL_EMB
-    from mx_rec.optimizers.lazy_adam_by_addr import create_hash_optimizer_by_address
-    from mx_rec.util.variable import get_dense_and_sparse_variable
-
     def script(run):
         source, ids, label = batches(False)
-        from mx_rec.core.embedding import create_table
-        tables = [create_table(key_dtype=tf().int64, dim=4, name="t{}".format(at),
-                               emb_initializer=tf().compat.v1.random_normal_initializer(stddev=0.3, seed=at))
+        tables = [create_table(key_dtype=tf.int64, dim=4, name="t{}".format(at),
+                               emb_initializer=tf.compat.v1.random_normal_initializer(stddev=0.3, seed=at))
                   for at in range(2)]
         run.tables.update({table.table_name: table for table in tables})
         sums = [total(run.lookup(table, ids[:, at])) for at, table in enumerate(tables)]
         loss = loss_of(sums, label)
         get_dense_and_sparse_variable()
-        rows = tf().compat.v1.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
-        grads = tf().gradients(loss, rows)
-        addresses = tf().compat.v1.get_collection("ASCEND_SPARSE_LOOKUP_ID_OFFSET")
+        rows = tf.compat.v1.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
+        grads = tf.gradients(loss, rows)
+        addresses = tf.compat.v1.get_collection("ASCEND_SPARSE_LOOKUP_ID_OFFSET")
         update = create_hash_optimizer_by_address(0.05).apply_gradients(list(zip(grads, addresses)))
         run.modify()
         if run.is_modified:
@@ -247,10 +248,10 @@ def test_rows_that_something_else_reads_stay():
         source, ids, label = batches(True, features=3)
         table = run.table(dim=4)
         rows = [run.lookup(table, ids[:, at]) for at in range(3)]
-        squares = tf().reduce_sum(tf().square(rows[0]), axis=1)
-        with tf().control_dependencies([rows[1]]):
-            label = tf().identity(label)
-        sums = [total(rows[0]), squares, total(rows[1]), tf().reduce_sum(rows[2], axis=[1, 2])[:, tf().newaxis]]
+        squares = tf.reduce_sum(tf.square(rows[0]), axis=1)
+        with tf.control_dependencies([rows[1]]):
+            label = tf.identity(label)
+        sums = [total(rows[0]), squares, total(rows[1]), tf.reduce_sum(rows[2], axis=[1, 2])[:, tf.newaxis]]
         train(run, source, loss_of(sums, label), [table], fused=False)
 
     reasons = [one.reason for one in cases.alike(script, moves=3, use_dynamic=True)[AHEAD].plan.sums]
@@ -263,12 +264,12 @@ def test_branches_and_loops_give_the_same_bits():
         source, ids, label = batches(True)
         table, other, third = (run.table(name, dim=4) for name in ("t", "other", "third"))
         rows = run.lookup(table, ids[:, 0])
-        is_high = tf().reduce_mean(label) > 0.5
-        branch = tf().cond(is_high, lambda: total(run.lookup(other, ids[:, 1])), lambda: tf().zeros([BATCH, 4]))
-        inside = tf().cond(is_high, lambda: total(rows), lambda: tf().zeros([BATCH, 4]))
-        looped = tf().while_loop(lambda step, _: step < 2,
+        is_high = tf.reduce_mean(label) > 0.5
+        branch = tf.cond(is_high, lambda: total(run.lookup(other, ids[:, 1])), lambda: tf.zeros([BATCH, 4]))
+        inside = tf.cond(is_high, lambda: total(rows), lambda: tf.zeros([BATCH, 4]))
+        looped = tf.while_loop(lambda step, _: step < 2,
                                  lambda step, value: (step + 1, value + total(run.lookup(third, ids[:, 1], is_grad=False))),
-                                 [tf().constant(0), tf().zeros([BATCH, 4])])[1]
+                                 [tf.constant(0), tf.zeros([BATCH, 4])])[1]
         train(run, source, loss_of([branch, inside, looped], label), [table, other], others=[branch, looped], fused=False)
 
     cases.alike(script, moves=1, use_dynamic=True)
@@ -281,7 +282,7 @@ def test_an_update_in_a_branch_gives_the_same_bits():
         loss = loss_of([total(run.lookup(table, ids[:, 0]))], label)
         opt = optimizer()
         grads = opt.compute_gradients(loss, [table.variable])
-        update = tf().cond(loss > 0.5, lambda: tf().group(opt.apply_gradients(grads)), tf().no_op)
+        update = tf.cond(loss > 0.5, lambda: tf.group(opt.apply_gradients(grads)), tf.no_op)
         run.modify()
         sess = run.session()
         run.start(sess, source)
@@ -295,12 +296,12 @@ def test_sums_wait_for_what_they_waited_for():
     def script(run):
         source, ids, label = batches(True)
         table = run.table(dim=4)
-        count = tf().compat.v1.get_variable("count", [], tf().int32, tf().compat.v1.zeros_initializer(), use_resource=True)
+        count = tf.compat.v1.get_variable("count", [], tf.int32, tf.compat.v1.zeros_initializer(), use_resource=True)
         first, rows = (run.lookup(table, ids[:, at]) for at in range(2))
-        with tf().control_dependencies([count.assign_add(1)]):
+        with tf.control_dependencies([count.assign_add(1)]):
             summed = total(rows)
-        with tf().control_dependencies([summed]):
-            later = total(tf().identity(first))
+        with tf.control_dependencies([summed]):
+            later = total(tf.identity(first))
         train(run, source, loss_of([summed, later], label), [table], others=[later])
         run.note("count", run._sessions[-1].run(count))
 
@@ -313,13 +314,13 @@ def test_gradients_wait_for_what_they_waited_for(static):
     def script(run):
         source, ids, label = batches(static)
         tables = [run.table("t{}".format(at), dim=4) for at in range(2)]
-        count = tf().compat.v1.get_variable("count", [], tf().int32, tf().compat.v1.zeros_initializer(), use_resource=True)
+        count = tf.compat.v1.get_variable("count", [], tf.int32, tf.compat.v1.zeros_initializer(), use_resource=True)
         loss = loss_of([total(run.lookup(table, ids[:, at])) for at, table in enumerate(tables)], label)
         step = count.assign_add(1)
 
         def gradients(pairs):
-            with tf().control_dependencies([step]):
-                grads = tf().gradients(loss, [variable for _, variable in pairs])
+            with tf.control_dependencies([step]):
+                grads = tf.gradients(loss, [variable for _, variable in pairs])
             return [(grad, variable) for grad, (_, variable) in zip(grads, pairs)]
 
         train(run, source, loss, tables, gradients)
@@ -362,7 +363,7 @@ def test_what_a_fused_sum_does_not_read_cannot_be_fed(tmp_path):
         source, ids, label = batches(True, features=1)
         table = run.table(dim=4)
         rows = run.lookup(table, ids[:, 0])
-        passed = tf().identity(rows)
+        passed = tf.identity(rows)
         summed = total(passed)
         loss = loss_of([summed], label)
         update = optimizer().minimize(loss, var_list=[table.variable])
@@ -372,7 +373,7 @@ def test_what_a_fused_sum_does_not_read_cannot_be_fed(tmp_path):
         run.step(sess, [loss, update], {summed: np.ones([BATCH, 4], np.float32)})
         run.contents(sess)
         if run.is_modified:
-            tile = next(op for op in tf().compat.v1.get_default_graph().get_operations() if op.type == "Tile" and op.outputs[0].shape.rank == 3)
+            tile = next(op for op in tf.compat.v1.get_default_graph().get_operations() if op.type == "Tile" and op.outputs[0].shape.rank == 3)
             for tensor in (rows, passed, tile.outputs[0]):
                 with pytest.raises(ValueError, match="may not be fed"):
                     sess.run(loss, {tensor: np.ones([BATCH, LENGTH, 4], np.float32)})
@@ -381,9 +382,6 @@ def test_what_a_fused_sum_does_not_read_cannot_be_fed(tmp_path):
 
 
 def test_an_imported_graph_with_fused_sums_works_and_refuses_the_same_feeds(tmp_path):
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
-    tf1 = tf().compat.v1
     path = str(tmp_path / "graph.meta")
 
     def script(run):
@@ -422,7 +420,7 @@ def test_lookups_of_a_modified_graph_move_one_by_one_where_the_pass_is_off():
         source, ids, label = batches(True)
         tables = [run.table("table_%d" % at, dim=4) for at in range(2)]
         rows = [run.lookup(table, ids[:, at % 2]) for at, table in enumerate(tables + tables)]
-        found = [total(rows[0]), total(rows[1]), total(tf().concat(rows[2:], -1))]
+        found = [total(rows[0]), total(rows[1]), total(tf.concat(rows[2:], -1))]
         train(run, source, loss_of(found, label), tables, others=rows, fused=False)
 
     plan = cases.alike(script, moves=4, graph_pass=False, use_dynamic=True)[AHEAD].plan
@@ -436,10 +434,10 @@ def test_the_command_shows_what_is_fused(tmp_path):
         source, ids, label = batches(True)
         table = run.table(dim=4)
         rows = run.lookup(table, ids[:, 0]), run.lookup(table, ids[:, 1])
-        loss = loss_of([total(rows[0]), total(rows[1]), tf().reshape(tf().square(rows[1]), [-1, LENGTH * 4])], label)
+        loss = loss_of([total(rows[0]), total(rows[1]), tf.reshape(tf.square(rows[1]), [-1, LENGTH * 4])], label)
         optimizer().minimize(loss, var_list=[table.variable])
-        graph = tf().compat.v1.get_default_graph().as_graph_def(add_shapes=True)
-        tf().io.write_graph(graph, *os.path.split(path))
+        graph = tf.compat.v1.get_default_graph().as_graph_def(add_shapes=True)
+        tf.io.write_graph(graph, *os.path.split(path))
         run.note("written", True)
 
     cases.alike(script, moves=0, forms=[cases.STEP], use_dynamic=True)
@@ -448,24 +446,19 @@ def test_the_command_shows_what_is_fused(tmp_path):
 
 
 def test_estimators_train_evaluate_and_predict_as_unmodified(tmp_path):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.graph import GraphModifierHook
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
-    tf1 = tf().compat.v1
     seen, fused = {}, []
 
     def input_fn():
         ids, label = data()
-        return tf().data.Dataset.from_tensor_slices(({"ids": ids}, label)).batch(BATCH)
+        return tf.data.Dataset.from_tensor_slices(({"ids": ids}, label)).batch(BATCH)
 
     def model_fn(features, labels, mode):
         is_train = mode == tf1.estimator.ModeKeys.TRAIN
-        table = create_table(key_dtype=tf().int64, dim=4, name="table", device_vocabulary_size=1000,
+        table = create_table(key_dtype=tf.int64, dim=4, name="table", device_vocabulary_size=1000,
                              emb_initializer=tf1.random_normal_initializer(stddev=0.3, seed=1))
         sums = [total(sparse_lookup(table, features["ids"][:, at], is_train=is_train, modify_graph=True))
                 for at in range(2)]
-        joined = tf().concat(sums, axis=1)
+        joined = tf.concat(sums, axis=1)
         if mode == tf1.estimator.ModeKeys.PREDICT:
             return tf1.estimator.EstimatorSpec(mode, predictions={"joined": joined})
         loss, update = loss_of(sums, labels), None
@@ -500,11 +493,11 @@ def test_estimators_train_evaluate_and_predict_as_unmodified(tmp_path):
 @pytest.mark.parametrize("length", [None, LENGTH], ids=["dynamic", "static"])
 def test_no_update_comes_before_its_sums_are_read(graph, dynamic, length):
     """The gradient of a linear loss needs no rows, so that only an order of its own keeps the update behind them."""
-    ids = tf().compat.v1.placeholder(tf().int64, [4, length])
+    ids = tf.compat.v1.placeholder(tf.int64, [4, length])
     run = cases.Run(AHEAD)
     table = run.table(dim=4)
     summed = total(run.lookup(table, ids))
-    update = optimizer("gradient_descent").minimize(tf().reduce_sum(summed), var_list=[table.variable])
+    update = optimizer("gradient_descent").minimize(tf.reduce_sum(summed), var_list=[table.variable])
     run.modify()
     assert [len(one.gradients) for one in run.plan.sums] == [1]
     assert "MxRecRead bags" in needed(update)

@@ -2,35 +2,33 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from optimizer_cases import OF_EACH_SIZE, ids_of
 from support import lookup
+from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
+from mx_rec.core.embedding import create_table
+from mx_rec.optimizers.gradient_descent import create_hash_optimizer
+from mx_rec.optimizers.gradient_descent_by_addr import create_hash_optimizer_by_addr
+from mx_rec.util.initialize import terminate_config_initializer
 
 
 def make_table(name, dim=5, **arguments):
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=1000,
                         emb_initializer=tf.compat.v1.zeros_initializer(), **arguments)
 
 
 def sgd(rate=1.0):
-    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-
     return create_hash_optimizer(rate)
 
 
 def sgd_by_address(rate=1.0):
-    from mx_rec.optimizers.gradient_descent_by_addr import create_hash_optimizer_by_addr
-
     return create_hash_optimizer_by_addr(rate)
 
 
 def loss_of(embeddings):
     """A loss whose gradient differs from occurrence to occurrence, over several orders of magnitude."""
-    tf = support.tf()
     losses = []
     for number, embedding in enumerate(embeddings):
         place = tf.cast(tf.reshape(tf.range(tf.size(embedding)), tf.shape(embedding)), tf.float32)
@@ -40,7 +38,6 @@ def loss_of(embeddings):
 
 def untouched(gradient):
     """The same gradient, but no output of MxRecReduce: an update that is not fused."""
-    tf = support.tf()
     return tf.IndexedSlices(tf.identity(gradient.values), gradient.indices)
 
 
@@ -84,7 +81,6 @@ BATCHES = [
 @pytest.mark.parametrize("case", OF_EACH_SIZE, ids=ids_of(OF_EACH_SIZE))
 def test_a_fused_update_gives_the_bits_of_one_that_is_not(graph, session, dynamic, case, lookups):
     """Duplicates within and across lookups, padding, batches without ids."""
-    tf = support.tf()
     feeds = [tf.compat.v1.placeholder(tf.int64, [None, None]) for _ in range(lookups)]
     tables = [make_table("fused"), make_table("plain")]
     trains = []
@@ -99,8 +95,7 @@ def test_a_fused_update_gives_the_bits_of_one_that_is_not(graph, session, dynami
     assert is_plain(trains[1])
     raws = [support.Raw.of(table) for table in tables]
     slots = [[raw.slot(name) for name, _ in case.slots] for raw in raws]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     initial = np.random.RandomState(1).randn(12, 5).astype(np.float32)
     for raw in raws:
         raw.assign(sess, np.arange(12), initial)
@@ -118,7 +113,6 @@ def test_a_fused_update_gives_the_bits_of_one_that_is_not(graph, session, dynami
 
 def test_large_batches_give_the_same_bits(graph, session, dynamic):
     """Large enough that several threads share the sums and the rows."""
-    tf = support.tf()
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     tables = [make_table("fused", 64), make_table("plain", 64)]
     trains = []
@@ -135,7 +129,6 @@ def test_large_batches_give_the_same_bits(graph, session, dynamic):
 
 
 def test_several_pairs_of_one_table_and_several_tables_are_fused(graph, session, dynamic):
-    tf = support.tf()
     tables = [make_table("first"), make_table("second")]
     ids = tf.constant([4, 4, 6], tf.int64)
     embeddings = [lookup(tables[0], ids), lookup(tables[0], ids[:2]), lookup(tables[1], ids)]
@@ -149,9 +142,6 @@ def test_several_pairs_of_one_table_and_several_tables_are_fused(graph, session,
 
 
 def test_by_address_updates_are_fused(graph, session, mx):
-    from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
-
-    tf = support.tf()
     mx(use_dynamic_expansion=True)
     table = make_table("table")
     loss = loss_of([lookup(table, tf.constant([1, 2, 1], tf.int64))])
@@ -195,7 +185,6 @@ CHANGES = [(clipped, 1), (clipped_by_value, 1), (scaled, 1), (moved, 1), (clippe
 @pytest.mark.parametrize("change, lookups", CHANGES, ids=["%s-%d" % (change.__name__, n) for change, n in CHANGES])
 def test_a_gradient_that_something_changes_is_not_fused(graph, session, dynamic, change, lookups):
     """And is applied as it is: rows of the rate 1 become the negative of what the gradient says."""
-    tf = support.tf()
     table = make_table("table", 2)
     ids = tf.constant([3, 8, 3], tf.int64)
     embeddings = [lookup(table, ids), lookup(table, ids + 1)][:lookups]
@@ -216,7 +205,6 @@ def test_a_gradient_that_something_changes_is_not_fused(graph, session, dynamic,
 
 
 def test_sums_that_occur_twice_are_added_twice(graph, session, dynamic):
-    tf = support.tf()
     table = make_table("table", 2)
     embedding = lookup(table, tf.constant([3, 8, 3], tf.int64))
     gradient = tf.gradients(tf.reduce_sum(embedding), table.variable)[0]
@@ -230,7 +218,6 @@ def test_sums_that_occur_twice_are_added_twice(graph, session, dynamic):
 
 
 def test_one_changed_gradient_of_a_table_keeps_all_of_them_as_they_are(graph, session, dynamic):
-    tf = support.tf()
     table, other = make_table("table", 2), make_table("other", 2)
     ids = tf.constant([3, 8, 3], tf.int64)
     first, second = [tf.gradients(tf.reduce_sum(lookup(table, ids)), table.variable)[0] for _ in range(2)]
@@ -247,7 +234,6 @@ def test_one_changed_gradient_of_a_table_keeps_all_of_them_as_they_are(graph, se
 
 
 def test_lookups_without_gradient_take_no_part(graph, session, dynamic):
-    tf = support.tf()
     table = make_table("table", 2)
     frozen = lookup(table, tf.constant([3, 5], tf.int64), is_grad=False)
     loss = tf.reduce_sum(lookup(table, tf.constant([3, 4], tf.int64))) + tf.reduce_sum(frozen * frozen)
@@ -262,7 +248,6 @@ def test_lookups_without_gradient_take_no_part(graph, session, dynamic):
 
 @pytest.mark.parametrize("where", ["reduce", "concat of sums", "concat of offsets", "minimize"])
 def test_a_fused_update_waits_for_what_the_sums_would_have_waited_for(graph, session, dynamic, where):
-    tf = support.tf()
     table = make_table("table", 2)
     count = tf.compat.v1.Variable(0, use_resource=False)
     before = tf.compat.v1.assign_add(count, 1).op
@@ -284,14 +269,12 @@ def test_a_fused_update_waits_for_what_the_sums_would_have_waited_for(graph, ses
             indices = tf.concat(offsets, 0)
         train = sgd().apply_gradients([(tf.IndexedSlices(values, indices), table.variable)])
     assert fused_lookups(train) == [2]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(train)
     assert sess.run(count) == 1
 
 
 def test_colocated_gradients_are_fused(graph, session, dynamic):
-    tf = support.tf()
     table = make_table("table", 2)
     loss = tf.reduce_sum(lookup(table, tf.constant([3, 4, 3], tf.int64)))
     train = sgd().minimize(loss, var_list=[table.variable], colocate_gradients_with_ops=True)
@@ -303,7 +286,6 @@ def test_colocated_gradients_are_fused(graph, session, dynamic):
 
 
 def test_an_update_under_a_condition_takes_the_sums_made_outside(graph, session, dynamic):
-    tf = support.tf()
     table = make_table("table", 2)
     wanted = tf.compat.v1.placeholder(tf.bool, [])
     loss = tf.reduce_sum(lookup(table, tf.constant([3, 4, 3], tf.int64)))
@@ -324,7 +306,6 @@ def test_an_update_under_a_condition_takes_the_sums_made_outside(graph, session,
 
 
 def test_one_op_embeds_what_lookup_and_restore_do(graph, session):
-    tf = support.tf()
     ops = support.ops()
     table = support.Raw.new(5, capacity=10000, initializer={"kind": "random_normal", "mean": 0.0, "stddev": 1.0})
     ids = tf.compat.v1.placeholder(tf.int64)
@@ -340,9 +321,6 @@ def test_one_op_embeds_what_lookup_and_restore_do(graph, session):
 
 def test_the_distinct_rows_are_a_tensor_where_they_are_asked_for(graph, mx):
     """With dynamic expansion gradients are taken of them."""
-    from mx_rec.util.initialize import terminate_config_initializer
-
-    tf = support.tf()
     ids = tf.constant([1, 2], tf.int64)
     for expansion in (False, True):
         terminate_config_initializer()
@@ -366,7 +344,6 @@ def fed(sess, train, feed):
 @pytest.mark.parametrize("lookups", [1, 2])
 def test_a_gradient_that_a_fused_update_does_not_read_cannot_be_fed(graph, session, dynamic, lookups, imported):
     """The fed gradient was ignored: rows moved by the one that the step computed."""
-    tf = support.tf()
     ids = tf.compat.v1.placeholder(tf.int64, [None], name="ids")
     table = make_table("table", 2)
     gradient = tf.gradients(loss_of([lookup(table, ids) for _ in range(lookups)]), table.variable)[0]
@@ -401,7 +378,6 @@ def test_a_gradient_that_a_fused_update_does_not_read_cannot_be_fed(graph, sessi
 
 def test_a_gradient_that_is_fed_between_is_the_one_that_is_applied(graph, session, dynamic):
     """What is read may be fed: values of an update that is not fused, offsets, restore, embeddings, ids."""
-    tf = support.tf()
     ids = tf.compat.v1.placeholder_with_default(tf.constant([3, 4, 3], tf.int64), [None])
     tables = [make_table(name, 2) for name in ("fused", "plain")]
     embeddings = [lookup(table, ids) for table in tables]
@@ -412,8 +388,7 @@ def test_a_gradient_that_is_fed_between_is_the_one_that_is_applied(graph, sessio
     assert fused_lookups(trains[0]) == [1] and is_plain(trains[1])
     raws = [support.Raw.of(table) for table in tables]
     restores = [embedding.op.inputs[3] for embedding in embeddings]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(trains[1], {gradients[1].values: [[1.0, 2.0], [5.0, 6.0]]})
     assert raws[1].rows(sess)[3].tolist() == [-1.0, -2.0] and raws[1].rows(sess)[4].tolist() == [-5.0, -6.0]
     for raw in raws:

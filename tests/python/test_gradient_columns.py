@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from optimizer_cases import OF_EACH_SIZE, ids_of
@@ -9,6 +10,9 @@ from test_fused_updates import lookup, needed, sgd, untouched
 from test_grouped_updates import make_table, updates_of
 from test_pooled_many import COMBINERS, Batches, many, one_by_one
 from test_sparse_lookup_many import filled
+from mx_rec.graph.modifier import modify_graph_and_start_emb_cache
+from mx_rec.ops.optimizers import gradients_of
+from mx_rec.tensorflow.names import tensor_util
 
 SLICES = {"Slice", "Split", "SplitV"}
 
@@ -26,9 +30,6 @@ def read(op):
 
 def columns_of(train):
     """What the one update that a run of `train` needs says of columns."""
-    from mx_rec.ops.optimizers import gradients_of
-    from mx_rec.tensorflow.names import tensor_util
-
     update, = needed(train)["MxRecUpdate"]
     if not update.get_attr("C"):
         return [-1] * update.get_attr("N")
@@ -36,7 +37,6 @@ def columns_of(train):
 
 
 def loss_of(joined):
-    tf = support.tf()
     return tf.reduce_sum(tf.sin(joined * tf.cast(1 + tf.range(tf.shape(joined)[-1]), tf.float32)))
 
 
@@ -46,7 +46,6 @@ def tables_of(name, dims):
 
 def train_on(loss, tables, optimizer, in_place=True):
     """Updates tables, by gradients where they are or by tensors of their own."""
-    tf = support.tf()
     variables = [table.variable for table in tables]
     gradients = tf.gradients(loss, variables)
     return optimizer.apply_gradients(zip(gradients if in_place else map(untouched, gradients), variables))
@@ -65,7 +64,6 @@ FEW, LOTS = [4, 16, 1, 33], [16, 1, 3, 8] * 4 + [5]
     (FEW, 1, 1), (FEW, -1, 2), (FEW, 2, 2), (LOTS, -1, 1), (LOTS, 2, 2)], ids=str)
 def test_separate_lookups_that_are_concatenated(graph, session, dynamic, monkeypatch, dims, axis, rank):
     """tf.gradients slices for up to 16 inputs, and splits for more; ids of one and of two dimensions, by turns."""
-    tf = support.tf()
     fed = [tf.compat.v1.placeholder(tf.int64, [None] * rank) for _ in dims]
     sides, trains = [], []
     for grouped in (True, False):
@@ -79,8 +77,7 @@ def test_separate_lookups_that_are_concatenated(graph, session, dynamic, monkeyp
     assert columns_of(trains[0]) == list(np.cumsum([0] + dims[:-1]))
     # What is left are slices of shapes.
     assert not {"Split", "SplitV"} & read(trains[0]) and SLICES & read(trains[1])
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for tables in sides:
         filled(sess, [support.Raw.of(table) for table in tables])
     random = np.random.RandomState(4)
@@ -94,7 +91,6 @@ def test_separate_lookups_that_are_concatenated(graph, session, dynamic, monkeyp
 @pytest.mark.parametrize("case", OF_EACH_SIZE, ids=ids_of(OF_EACH_SIZE))
 def test_pooled_lookups_that_are_concatenated(graph, session, dynamic, case, monkeypatch):
     """Sparse, ragged and weighted ids, all combiners; one table comes twice."""
-    tf = support.tf()
     batches = Batches()
     dims = [4, 16, 32, 33]
     sides, trains = [], []
@@ -108,8 +104,7 @@ def test_pooled_lookups_that_are_concatenated(graph, session, dynamic, case, mon
         support.pass_over()
         sides.append(tables)
     assert columns_of(trains[0]) == [0, 4, 85, 20, 52]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for tables in sides:
         filled(sess, [support.Raw.of(table) for table in tables])
     random = np.random.RandomState(3)
@@ -144,7 +139,6 @@ def same_shape(tf, rows):
     (unequal_shapes, [-1, -1]), (first_dimension, [-1, -1]), (scaled, [-1, -1]), (stacked, [-1, -1]),
     (same_shape, [0, 4])])
 def test_only_columns_of_a_concatenation_are_read_there(graph, session, dynamic, monkeypatch, join, columns):
-    tf = support.tf()
     ids = tf.constant([3, 1, 4, 1], tf.int64)
     sides, trains = [], []
     for grouped in (True, False):
@@ -164,7 +158,6 @@ def test_only_columns_of_a_concatenation_are_read_there(graph, session, dynamic,
 @pytest.mark.parametrize("split", ["sizes", "number", "wrong axis", "part"])
 def test_gradients_that_a_script_splits_by_itself(graph, session, dynamic, split):
     """tf.split of a gradient along its last dimension is read in place; a slice of some of its rows is not."""
-    tf = support.tf()
     tables = tables_of("table", [4, 4])
     ids = tf.constant([1, 2, 3, 4], tf.int64)
     rows = [lookup(table, ids) for table in tables]
@@ -192,7 +185,6 @@ def test_gradients_that_a_script_splits_by_itself(graph, session, dynamic, split
 
 @pytest.mark.parametrize("count", [3, 20])
 def test_the_update_waits_for_what_the_slices_would_have_waited_for(graph, session, dynamic, count):
-    tf = support.tf()
     tables = tables_of("table", [4] * count)
     ids = tf.constant([1, 2], tf.int64)
     rows = [lookup(table, ids) for table in tables]
@@ -206,8 +198,7 @@ def test_the_update_waits_for_what_the_slices_would_have_waited_for(graph, sessi
     gradients = [tf.gradients(row, table.variable, part)[0] for row, table, part in zip(rows, tables, parts)]
     train = sgd(1.0).apply_gradients(zip(gradients, [table.variable for table in tables]))
     assert columns_of(train) == [4 * at for at in range(count)]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(train)
     assert sess.run(counter) == 11
 
@@ -215,7 +206,6 @@ def test_the_update_waits_for_what_the_slices_would_have_waited_for(graph, sessi
 @pytest.mark.parametrize("imported", [False, True])
 @pytest.mark.parametrize("dims", [FEW, LOTS], ids=["slices", "split"])
 def test_a_slice_that_the_update_does_not_read_can_be_fetched_but_not_fed(graph, session, dynamic, dims, imported):
-    tf = support.tf()
     tables = tables_of("table", dims)
     fed = tf.compat.v1.placeholder(tf.int64, [None], name="ids")
     joined = tf.concat([lookup(table, fed) for table in tables], 1)
@@ -236,8 +226,7 @@ def test_a_slice_that_the_update_does_not_read_can_be_fetched_but_not_fed(graph,
 def check_feeds(tf, graph, reduces, dims, session):
     train, = graph.get_collection("train")
     ids = graph.get_tensor_by_name("ids:0")
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     batch = np.array([1, 2, 1])
     slices = [graph.get_tensor_by_name(name) for name in reduces]
     fetched = sess.run(slices, {ids: batch})
@@ -251,9 +240,6 @@ def check_feeds(tf, graph, reduces, dims, session):
 @pytest.mark.parametrize("dims", [FEW, LOTS], ids=["slices", "split"])
 def test_a_graph_that_is_modified_afterwards_gives_the_same_bits(graph, session, dynamic, dims):
     """Rows are then copied straight to their places, too."""
-    from mx_rec.graph.modifier import modify_graph_and_start_emb_cache
-
-    tf = support.tf()
     found = []
     for modify in (False, True):
         with tf.Graph().as_default():

@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from support import lookup
 from optimizer_cases import ONE_OF_EACH, ids_of
+from mx_rec.core.embedding import create_table
 
 
 def make_table(name="table", dim=3, **arguments):
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     arguments.setdefault("emb_initializer", tf.compat.v1.zeros_initializer())
     return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=1000, **arguments)
 
@@ -55,7 +54,6 @@ def weights(tf, embedding):
 @pytest.mark.parametrize("name", sorted(LOSSES))
 def test_analytic_gradients_are_the_numeric_ones(graph, session, dynamic, name):
     """Central differences of the loss over every float of the table, in float64 after the lookup."""
-    tf = support.tf()
     dim = 3
     table = make_table(dim=dim)
     batch = [[5, 9, 5, -4, 7], [9, -1, 5, 7, 2, 2], [5, 5, -1, 2 ** 62]]
@@ -92,7 +90,6 @@ def test_analytic_gradients_are_the_numeric_ones(graph, session, dynamic, name):
 
 
 def test_the_gradient_of_one_lookup_has_each_key_once_in_order_of_first_occurrence(graph, session, dynamic):
-    tf = support.tf()
     table = make_table(dim=2)
     ids = tf.constant([[8, 3], [8, -1], [1, 3]], tf.int64)
     embedding = lookup(table, ids)
@@ -115,7 +112,6 @@ def dense_twin(tf, count, dim, initial):
 def test_several_lookups_of_one_table_update_each_key_once_with_the_sum_over_all(graph, session, dynamic, case,
                                                                                   lookups):
     """As TensorFlow does for several gathers of one variable: one step of the optimizer per row, not one per lookup."""
-    tf = support.tf()
     table = make_table(dim=3)
     feeds = [tf.compat.v1.placeholder(tf.int64, [None]) for _ in range(lookups)]
     random = np.random.RandomState(4)
@@ -129,8 +125,7 @@ def test_several_lookups_of_one_table_update_each_key_once_with_the_sum_over_all
     update = case.ours(lr).minimize(loss(lambda ids: lookup(table, ids)), var_list=[table.variable])
     stock = case.stock(lr).minimize(loss(lambda ids: tf.gather(dense, ids)), var_list=[dense])
     raw = support.Raw.of(table)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     raw.assign(sess, np.arange(20), initial)
     for _ in range(10):
         feed = {ids: random.randint(0, 20, 8) for ids in feeds}
@@ -141,7 +136,6 @@ def test_several_lookups_of_one_table_update_each_key_once_with_the_sum_over_all
 
 
 def test_a_lookup_with_is_grad_false_gives_rows_but_no_gradient(graph, session, dynamic):
-    tf = support.tf()
     table = make_table(dim=2, emb_initializer=tf.compat.v1.ones_initializer())
     ids = tf.constant([1, 2], tf.int64)
     trained = lookup(table, ids)
@@ -157,7 +151,6 @@ def test_a_lookup_with_is_grad_false_gives_rows_but_no_gradient(graph, session, 
 
 
 def test_a_table_with_only_is_grad_false_lookups_has_no_gradient(graph, session, dynamic):
-    tf = support.tf()
     table = make_table(dim=2)
     embedding = lookup(table, tf.constant([1], tf.int64), is_grad=False)
     assert tf.gradients(tf.reduce_sum(embedding), table.variable) == [None]
@@ -165,7 +158,6 @@ def test_a_table_with_only_is_grad_false_lookups_has_no_gradient(graph, session,
 
 
 def test_stop_gradient_on_an_embedding_stops_the_gradient(graph, session, dynamic):
-    tf = support.tf()
     table = make_table(dim=2)
     embedding = lookup(table, tf.constant([4, 5], tf.int64))
     assert tf.gradients(tf.reduce_sum(tf.stop_gradient(embedding)), table.variable) == [None]
@@ -183,7 +175,6 @@ def test_clip_by_global_norm_takes_the_norm_of_the_summed_gradients(graph, sessi
     """Ids that repeat within a lookup count once with their sum, so that the norm is the mathematical one."""
     from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 
-    tf = support.tf()
     table = make_table(dim=2)
     dense = tf.compat.v1.Variable(np.float32([3.0]), use_resource=False)
     embedding = lookup(table, tf.constant([1, 1, 2], tf.int64))
@@ -192,8 +183,7 @@ def test_clip_by_global_norm_takes_the_norm_of_the_summed_gradients(graph, sessi
     clipped, norm = tf.clip_by_global_norm(tf.gradients(loss, variables), 6.5)
     update = create_hash_optimizer(1.0).apply_gradients([(clipped[0], table.variable)])
     raw = support.Raw.of(table)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     assert sess.run(norm) == 13.0
     sess.run(update)
     rows = raw.rows(sess)
@@ -204,7 +194,6 @@ def test_clip_by_global_norm_takes_the_norm_of_the_summed_gradients(graph, sessi
 def test_scaled_and_zeroed_gradients_go_through_apply_gradients(graph, session, dynamic):
     from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 
-    tf = support.tf()
     first, second = make_table("first", dim=2), make_table("second", dim=2)
     ids = tf.constant([6], tf.int64)
     loss = tf.reduce_sum(lookup(first, ids)) + tf.reduce_sum(lookup(second, ids))
@@ -214,8 +203,7 @@ def test_scaled_and_zeroed_gradients_go_through_apply_gradients(graph, session, 
               for number, (gradient, variable) in enumerate(pairs)]
     update = optimizer.apply_gradients(scaled)
     raws = support.Raw.of(first), support.Raw.of(second)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(update)
     assert raws[0].rows(sess)[6].tolist() == [-2.0, -2.0]
     assert raws[1].rows(sess)[6].tolist() == [0.0, 0.0]
@@ -224,14 +212,12 @@ def test_scaled_and_zeroed_gradients_go_through_apply_gradients(graph, session, 
 def test_padding_ids_give_zeros_and_take_no_gradient(graph, session, dynamic):
     from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
-    tf = support.tf()
     table = make_table(dim=2, emb_initializer=tf.compat.v1.ones_initializer())
     ids = tf.constant([[-1, 7], [-1, -1]], tf.int64)
     embedding = lookup(table, ids)
     update = create_hash_optimizer(0.1).minimize(tf.reduce_sum(embedding), var_list=[table.variable])
     raw = support.Raw.of(table)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     first = sess.run(embedding)
     support.assert_same_bits(first, [[[0, 0], [1, 1]], [[0, 0], [0, 0]]])
     sess.run(update)
@@ -243,14 +229,12 @@ def test_padding_ids_give_zeros_and_take_no_gradient(graph, session, dynamic):
 def test_a_batch_of_padding_only_trains_nothing(graph, session, dynamic):
     from mx_rec.optimizers.adagrad import create_hash_optimizer
 
-    tf = support.tf()
     table = make_table(dim=2)
     embedding = lookup(table, tf.constant([-1, -1], tf.int64))
     gradient = tf.gradients(tf.reduce_sum(embedding), table.variable)[0]
     update = create_hash_optimizer(0.1).apply_gradients([(gradient, table.variable)])
     raw = support.Raw.of(table)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(update)
     got = sess.run(gradient)
     assert got.values.shape == (0, 2) and got.indices.shape == (0,)
@@ -259,7 +243,6 @@ def test_a_batch_of_padding_only_trains_nothing(graph, session, dynamic):
 
 @pytest.mark.parametrize("case", ONE_OF_EACH, ids=ids_of(ONE_OF_EACH))
 def test_padding_keys_of_a_table_are_looked_up_but_never_updated(graph, session, dynamic, case):
-    tf = support.tf()
     table = make_table(dim=2, emb_initializer=tf.compat.v1.constant_initializer(0.5), padding_keys=[0, 99],
                        padding_keys_mask=True, padding_keys_len=4)
     unpadded = make_table("unpadded", dim=2)
@@ -267,8 +250,7 @@ def test_padding_keys_of_a_table_are_looked_up_but_never_updated(graph, session,
     loss = tf.reduce_sum(embedding * 2.0) + tf.reduce_sum(lookup(unpadded, tf.constant([0], tf.int64)))
     update = case.ours(case.lr).minimize(loss, var_list=[table.variable, unpadded.variable])
     raws = support.Raw.of(table), support.Raw.of(unpadded)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for _ in range(3):
         looked = sess.run(embedding)
         support.assert_same_bits(looked[[0, 2]], np.full([2, 2], 0.5))
@@ -283,7 +265,6 @@ def test_padding_keys_of_a_table_are_looked_up_but_never_updated(graph, session,
 
 def test_second_derivatives_through_a_lookup_exist(graph, session, dynamic):
     """The gradient of a gradient penalty: d/dx of |d(sum x^3)/dx|^2 = 36 x^3."""
-    tf = support.tf()
     table = make_table(dim=1)
     embedding = lookup(table, tf.constant([3, 3], tf.int64))
     inner = tf.gradients(tf.reduce_sum(embedding ** 3), embedding)[0]
@@ -299,7 +280,6 @@ def test_second_derivatives_through_a_lookup_exist(graph, session, dynamic):
 def test_tables_of_the_smallest_and_the_largest_dimension_train(graph, session, dynamic, dim):
     from mx_rec.optimizers.adagrad import create_hash_optimizer
 
-    tf = support.tf()
     table = make_table(dim=dim)
     ids = tf.constant([11, 12, 11], tf.int64)
     embedding = lookup(table, ids)
@@ -307,8 +287,7 @@ def test_tables_of_the_smallest_and_the_largest_dimension_train(graph, session, 
     update = create_hash_optimizer(0.5, initial_accumulator_value=0.1).minimize(
         tf.reduce_sum(embedding * coefficient), var_list=[table.variable])
     raw = support.Raw.of(table)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(update)
     rows = raw.rows(sess)
     for key, gradient in ((11, coefficient[0] + coefficient[2]), (12, coefficient[1])):

@@ -8,8 +8,15 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.graph.__main__ import main
+from mx_rec.graph.drawing import draw_dot
+from mx_rec.graph.plan import Plan, Record
+
+v1 = tf.compat.v1
 
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 STATEMENT = re.compile(r"(digraph plan \{|(graph|node|edge) \[[^][]*\];|subgraph \w+ \{|\w+=(S|\w+);|\}"
@@ -19,8 +26,6 @@ STATEMENT = re.compile(r"(digraph plan \{|(graph|node|edge) \[[^][]*\];|subgraph
 def make_plan(moving=3, staying=2, ops=2, table="user_table", name="user_table//l{}/id_offset", direct=1):
     """A plan made by hand: one iterator, of whose lookups the first `direct` read a component."""
     from tensorflow.core.framework import graph_pb2
-
-    from mx_rec.graph.plan import Plan, Record
 
     def lookup(n, moves, iterator, reason):
         return Record(node=name.format(n), kind="train", table=table.format(n), handle="t:1", ids="ids_{}:0".format(n),
@@ -74,8 +79,6 @@ def assert_dot(dot):
 @pytest.mark.parametrize("size", [dict(), dict(moving=0), dict(staying=0), dict(moving=0, staying=0), dict(ops=0),
                                   dict(moving=300, staying=300, ops=900), dict(table="t{}", moving=300)])
 def test_drawings_of_every_size_are_dot_and_short(size):
-    from mx_rec.graph.drawing import draw_dot
-
     dot = draw_dot(make_plan(**size))
     assert_dot(dot)
     shown = labels(dot)
@@ -85,8 +88,6 @@ def test_drawings_of_every_size_are_dot_and_short(size):
 
 
 def test_a_small_plan_is_drawn_as_it_was_before():
-    from mx_rec.graph.drawing import draw_dot
-
     path = os.path.join(os.path.dirname(__file__), "golden", "plan.dot")
     drawn = draw_dot(make_plan(moving=2, staying=1))
     if os.environ.get("MX_REC_REWRITE_GOLDEN"):
@@ -97,8 +98,6 @@ def test_a_small_plan_is_drawn_as_it_was_before():
 
 
 def test_the_drawing_names_lookups_ops_reasons_and_components():
-    from mx_rec.graph.drawing import draw_dot
-
     dot = draw_dot(make_plan())
     drawn = " ".join(" ".join(labels(dot)).split())
     for wanted in ("input pipeline", "training step", "IteratorV2", "IteratorGetNext", "scope_0/op_0 (Cast)",
@@ -112,8 +111,6 @@ def test_the_drawing_names_lookups_ops_reasons_and_components():
 
 
 def test_many_ops_and_many_lookups_are_drawn_as_groups_and_none_is_lost():
-    from mx_rec.graph.drawing import draw_dot
-
     dot = draw_dot(make_plan(moving=300, staying=200, ops=700))
     drawn = " ".join(" ".join(labels(dot)).split())
     assert "MxRecPrepare x 299" in drawn and "MxRecIdOffset x 299" in drawn, drawn
@@ -125,8 +122,6 @@ def test_many_ops_and_many_lookups_are_drawn_as_groups_and_none_is_lost():
 
 
 def test_names_that_dot_would_take_for_its_own_and_long_names_are_drawn():
-    from mx_rec.graph.drawing import draw_dot
-
     start = "a<b>&\"'\x01\u00e9&amp;\\N\\l\\"
     dot = draw_dot(make_plan(name=start + "long_" * 100 + "{}"))
     assert_dot(dot)
@@ -137,17 +132,12 @@ def test_names_that_dot_would_take_for_its_own_and_long_names_are_drawn():
 
 
 def test_a_name_that_ends_with_a_backslash_or_holds_a_line_end_closes_no_string():
-    from mx_rec.graph.drawing import draw_dot
-
     for table in ("t\\", "t\\\\", "t\"];}}", "t\n}}", "t\r\n", "\ud800\ufffe\U0001f600", ""):
         assert_dot(draw_dot(make_plan(table=table, name=table + "{}")))
 
 
 @pytest.mark.parametrize("count", [1, 3, 200])
 def test_sums_and_concatenations_are_drawn_whether_they_are_fused_or_not(count):
-    from mx_rec.graph.drawing import draw_dot
-    from mx_rec.graph.plan import Record
-
     tables = ["table \"%d\"" % at for at in range(count)]
     sums = [Record(lookup="rows_%d" % at, table=table, fuses=at % 2 == 0,
                    weights=Record(tensor="mask:0", axis=-1) if at % 3 == 0 else None,
@@ -166,18 +156,12 @@ def test_sums_and_concatenations_are_drawn_whether_they_are_fused_or_not(count):
 
 
 def test_a_plan_without_lookups_says_so():
-    from mx_rec.graph.drawing import draw_dot
-
     assert any("no lookup" in text for text in labels(draw_dot(make_plan(moving=0, staying=0))))
 
 
 @pytest.fixture
 def movable(dynamic):
     """A graph with a training iterator, one of evaluation, a hash of strings and a placeholder."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     table = create_table(key_dtype=tf.int64, dim=4, name="user_table", device_vocabulary_size=1000,
                          emb_initializer=v1.zeros_initializer())
     batches = [v1.data.make_initializable_iterator(tf.data.Dataset.from_tensors(
@@ -190,15 +174,11 @@ def movable(dynamic):
 
 
 def command(*arguments):
-    from mx_rec.graph.__main__ import main
-
     return main([str(argument) for argument in arguments])
 
 
 def save(graph, directory, form):
     """Writes a graph in one of the forms that the command reads; the names tell nothing."""
-    tf = support.tf()
-    v1 = tf.compat.v1
     path = os.path.join(str(directory), "some.file")
     if form.startswith("graph"):
         tf.io.write_graph(graph, str(directory), "some.file", as_text=form.endswith("text"))
@@ -295,14 +275,12 @@ def test_what_is_no_graph_is_one_line_and_exit_code_2(tmp_path, capsys, content,
 
 
 def test_a_graph_without_tables_says_so(graph, tmp_path, capsys):
-    tf = support.tf()
     tf.constant(1)
     assert command(save(graph, tmp_path, "graph")) == 0
     assert "No table" in capsys.readouterr().out
 
 
 def test_ops_of_other_plugins_are_known_from_a_meta_file_and_stop_nothing_else(movable, tmp_path, capsys):
-    tf = support.tf()
     meta = tf.compat.v1.train.export_meta_graph(graph=movable)
     for node in meta.graph_def.node:
         if node.name == "StringToHashBucketFast":
@@ -320,9 +298,6 @@ def test_ops_of_other_plugins_are_known_from_a_meta_file_and_stop_nothing_else(m
 
 
 def test_the_command_counts_the_ops_of_tables_before_and_after_the_first_run(dynamic, tmp_path, capsys):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
-    tf = support.tf()
     tables = [create_table(key_dtype=tf.int64, dim=4, name="t%d" % number, device_vocabulary_size=1000,
                            emb_initializer=tf.compat.v1.zeros_initializer()) for number in range(3)]
     ids = [tf.compat.v1.placeholder(tf.int64, [None, 5]) for _ in tables]
@@ -334,10 +309,6 @@ def test_the_command_counts_the_ops_of_tables_before_and_after_the_first_run(dyn
 
 @pytest.mark.long
 def test_three_hundred_lookups_and_the_command_as_a_process(dynamic, tmp_path):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     tables = [create_table(key_dtype=tf.int64, dim=4, name="t{}".format(number), device_vocabulary_size=1000,
                            emb_initializer=v1.zeros_initializer()) for number in range(3)]
     batch = v1.data.make_initializable_iterator(tf.data.Dataset.from_tensors(tf.zeros([300, 4], tf.int64))).get_next()

@@ -5,12 +5,17 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases as cases
 import support
-from fused_cases import batches, loss_of, optimizer, tf, total
+from fused_cases import batches, loss_of, optimizer, total
 from modify_cases import AHEAD, PASSED, STEP
 from test_fused_updates import needed
+from mx_rec.graph import fuse, needs
+from mx_rec.graph.together import Together
+from mx_rec.graph.updates import Updating
+from mx_rec.util.initialize import init, terminate_config_initializer
 
 COUNT = 3
 
@@ -54,7 +59,7 @@ def test_a_lookup_a_table_is_one_op_and_a_run_of_one_looks_up_that_one_alone():
         sums = [total(one) for one in rows]
         loss = loss_of(sums, label)
         update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
-        predicted = tf().tanh(sums[1])
+        predicted = tf.tanh(sums[1])
         run.modify()
         sess = begun(run, source)
         assert lookups_of(update) == ([COUNT] if run.form == PASSED else [1] * COUNT)
@@ -74,12 +79,12 @@ def test_a_lookup_a_table_is_one_op_and_a_run_of_one_looks_up_that_one_alone():
 def test_a_run_that_needs_less_and_reads_through_a_loop_copies_the_loop_whole(is_v2):
     """Of a loop of control flow v1 a part was copied: "Cannot use 'map/while/Enter' as input" ended the run."""
     def script(run):
-        support.tf().compat.v1.enable_control_flow_v2() if is_v2 else None
+        tf.compat.v1.enable_control_flow_v2() if is_v2 else None
         try:
             source, ids, label, tables, rows = lookups_by_an_iterator(run)
-            mapped = [tf().map_fn(lambda one: one * tf().reduce_sum(label), tf().reduce_sum(one, 1)) for one in rows]
-            turns = tf().while_loop(lambda at, _: at < 3, lambda at, sum: (at + 1, sum + mapped[0][0]),
-                                    (tf().constant(0), tf().zeros_like(rows[0][0, 0])))
+            mapped = [tf.map_fn(lambda one: one * tf.reduce_sum(label), tf.reduce_sum(one, 1)) for one in rows]
+            turns = tf.while_loop(lambda at, _: at < 3, lambda at, sum: (at + 1, sum + mapped[0][0]),
+                                    (tf.constant(0), tf.zeros_like(rows[0][0, 0])))
             loss, update = model(run, rows, label, tables)
             run.modify()
             sess = begun(run, source)
@@ -87,7 +92,7 @@ def test_a_run_that_needs_less_and_reads_through_a_loop_copies_the_loop_whole(is
                 run.step(sess, fetches)
             run.contents(sess)
         finally:
-            support.tf().compat.v1.disable_control_flow_v2() if is_v2 else None
+            tf.compat.v1.disable_control_flow_v2() if is_v2 else None
 
     alike(script)
 
@@ -96,14 +101,14 @@ def test_a_run_that_needs_less_and_reads_through_a_loop_copies_the_loop_whole(is
 def test_a_loop_that_runs_beside_its_copy_has_arrays_and_stacks_of_its_own(is_v2):
     """Both read the arrays of the first: "Could not read index 9 twice" ended the run, and both pushed onto one stack."""
     def script(run):
-        support.tf().compat.v1.enable_control_flow_v2() if is_v2 else None
+        tf.compat.v1.enable_control_flow_v2() if is_v2 else None
         try:
             source, ids, label, tables, rows = lookups_by_an_iterator(run)
-            other = tf().cast(tf().reduce_sum(ids[:, 0], 1) % 7, tf().float32) + 1.0
-            pairs = [tf().map_fn(lambda one: (tf().tanh(one[0] * one[1]), tf().square(one[1]) * one[1]),
-                                 (tf().reduce_sum(one, [1, 2]), other), dtype=(tf().float32, tf().float32)) for one in rows]
-            slopes = [tf().gradients(pair[0], other)[0] for pair in pairs]
-            plain = [tf().gradients(pair[1], other)[0] for pair in pairs]
+            other = tf.cast(tf.reduce_sum(ids[:, 0], 1) % 7, tf.float32) + 1.0
+            pairs = [tf.map_fn(lambda one: (tf.tanh(one[0] * one[1]), tf.square(one[1]) * one[1]),
+                                 (tf.reduce_sum(one, [1, 2]), other), dtype=(tf.float32, tf.float32)) for one in rows]
+            slopes = [tf.gradients(pair[0], other)[0] for pair in pairs]
+            plain = [tf.gradients(pair[1], other)[0] for pair in pairs]
             loss, update = model(run, rows, label, tables)
             run.modify()
             sess = begun(run, source)
@@ -112,7 +117,7 @@ def test_a_loop_that_runs_beside_its_copy_has_arrays_and_stacks_of_its_own(is_v2
                 run.step(sess, fetches)
             run.contents(sess)
         finally:
-            support.tf().compat.v1.disable_control_flow_v2() if is_v2 else None
+            tf.compat.v1.disable_control_flow_v2() if is_v2 else None
 
     alike(script)
 
@@ -122,11 +127,11 @@ def test_the_parts_of_a_partial_run_compute_what_its_setup_decided():
     def script(run):
         source, ids, label, tables, rows = lookups_by_an_iterator(run)
         sums = [total(one) for one in rows]
-        scale = tf().compat.v1.placeholder(tf().float32, [])
+        scale = tf.compat.v1.placeholder(tf.float32, [])
         loss = loss_of(sums, label) * scale
         update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
-        with tf().control_dependencies([update]):
-            trained = tf().identity(loss)
+        with tf.control_dependencies([update]):
+            trained = tf.identity(loss)
         run.modify()
         sess = begun(run, source)
         for fetches in ([sums[0], rows[1], trained], [sums[1], sums[0]], [rows[2], trained]):
@@ -146,7 +151,7 @@ def test_what_lies_between_can_be_fed():
         source, ids, label = batches(True, features=COUNT)
         tables = tables_of(run)
         rows = [run.lookup(table, ids[:, at, 0]) for at, table in enumerate(tables)]
-        joined = [tf().square(one) for one in rows]
+        joined = [tf.square(one) for one in rows]
         loss = loss_of(joined, label)
         update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
         run.modify()
@@ -163,11 +168,11 @@ def test_what_lies_between_can_be_fed():
 def test_lookups_by_a_placeholder_each_share_an_op_and_a_run_of_one_is_fed_that_one_alone():
     def script(run):
         tables = tables_of(run)
-        ids = [tf().compat.v1.placeholder(tf().int64, [None, 4]) for _ in tables]
+        ids = [tf.compat.v1.placeholder(tf.int64, [None, 4]) for _ in tables]
         rows = [run.lookup(table, one) for table, one in zip(tables, ids)]
         sums = [total(one) for one in rows]
-        predicted = tf().tanh(sums[1])
-        loss = loss_of(sums, tf().constant(0.5))
+        predicted = tf.tanh(sums[1])
+        loss = loss_of(sums, tf.constant(0.5))
         update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
         run.modify()
         sess = run.session()
@@ -192,10 +197,6 @@ def test_lookups_by_a_placeholder_each_share_an_op_and_a_run_of_one_is_fed_that_
 @pytest.mark.parametrize("broken", ["fuse_sums", "fuse_concats", "_fused", "_join"])
 def test_a_rule_that_fails_is_left_out_and_the_graph_runs_without_it(broken, monkeypatch, caplog):
     """Each fails behind the last of its changes, or the first of them."""
-    from mx_rec.graph import fuse
-    from mx_rec.graph.together import Together
-    from mx_rec.graph.updates import Updating
-
     owner = {"_join": Together, "_fused": Updating}.get(broken, fuse)
     real = getattr(owner, broken)
 
@@ -208,7 +209,7 @@ def test_a_rule_that_fails_is_left_out_and_the_graph_runs_without_it(broken, mon
     def script(run):
         source, ids, label, tables, rows = lookups_by_an_iterator(run)
         sums = [total(one) for one in rows[:2]]
-        wide = tf().concat([total(rows[2]), run.lookup(tables[0], ids[:, 2, 0]), run.lookup(tables[1], ids[:, 2, 1])], -1)
+        wide = tf.concat([total(rows[2]), run.lookup(tables[0], ids[:, 2, 0]), run.lookup(tables[1], ids[:, 2, 1])], -1)
         loss = loss_of(sums + [wide], label)
         update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
         run.modify()
@@ -247,7 +248,7 @@ def test_a_graph_that_grows_gets_its_new_lookups_passed_over():
         sess = begun(run, source)
         run.step(sess, [loss, update])
         later = [total(run.lookup(table, ids[:, at] + 1, is_train=False)) for at, table in enumerate(tables)]
-        whole = tf().concat(later, 1)
+        whole = tf.concat(later, 1)
         run.step(sess, whole)
         finds = [op.get_attr("N") for op in needed(whole.op).get("MxRecFind bags of many", [])]
         assert finds == ([COUNT] if run.form == PASSED else [])
@@ -264,11 +265,11 @@ def test_branches_and_ops_that_wait_keep_their_order():
     def script(run):
         source, ids, label = batches(True, features=COUNT)
         tables = tables_of(run)
-        flag = tf().compat.v1.placeholder_with_default(True, [])
+        flag = tf.compat.v1.placeholder_with_default(True, [])
         first = run.lookup(tables[0], ids[:, 0])
-        with tf().control_dependencies([first]):
+        with tf.control_dependencies([first]):
             second = run.lookup(tables[1], ids[:, 1])
-        third = tf().cond(flag, lambda: total(run.lookup(tables[2], ids[:, 2])), lambda: tf().zeros([6, 5]))
+        third = tf.cond(flag, lambda: total(run.lookup(tables[2], ids[:, 2])), lambda: tf.zeros([6, 5]))
         loss = loss_of([total(first), total(second), third], label)
         update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
         run.modify()
@@ -284,7 +285,7 @@ def test_a_checkpoint_and_a_meta_graph_go_on_alike(tmp_path):
     def script(run):
         source, ids, label, tables, rows = lookups_by_an_iterator(run)
         loss, update = model(run, rows, label, tables)
-        saver = tf().compat.v1.train.Saver()
+        saver = tf.compat.v1.train.Saver()
         run.modify()
         sess = begun(run, source)
         run.step(sess, [loss, update])
@@ -294,8 +295,8 @@ def test_a_checkpoint_and_a_meta_graph_go_on_alike(tmp_path):
         run.step(sess, [total(rows[0]), loss])
         names = loss.name, update.name, rows[0].name
         run.contents(sess)
-        with tf().Graph().as_default() as graph:
-            again = tf().compat.v1.train.import_meta_graph(path + ".meta")
+        with tf.Graph().as_default() as graph:
+            again = tf.compat.v1.train.import_meta_graph(path + ".meta")
             with support.new_session(graph) as other:
                 again.restore(other, path)
                 other.run([op for op in graph.get_operations() if op.type == "MakeIterator"])
@@ -309,20 +310,20 @@ def test_a_run_of_an_imported_graph_is_fed_the_ids_alone_of_the_lookups_that_it_
     """Rows that one op reads for several tables were read for all of them, whose ids had to be fed."""
     def script(run):
         tables = tables_of(run)
-        ids = [tf().compat.v1.placeholder(tf().int64, [None, 4]) for _ in tables]
+        ids = [tf.compat.v1.placeholder(tf.int64, [None, 4]) for _ in tables]
         pooled = total(run.lookup(tables[0], ids[0] + 1))
-        found = [tf().square(run.lookup(table, one)) for table, one in zip(tables, ids)] + [pooled]
-        loss = loss_of([tf().reduce_sum(one, 1) for one in found[:-1]] + [pooled], tf().constant(0.5))
+        found = [tf.square(run.lookup(table, one)) for table, one in zip(tables, ids)] + [pooled]
+        loss = loss_of([tf.reduce_sum(one, 1) for one in found[:-1]] + [pooled], tf.constant(0.5))
         update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
-        saver = tf().compat.v1.train.Saver()
+        saver = tf.compat.v1.train.Saver()
         run.modify()
         sess = run.session()
         given = [np.arange(8).reshape(2, 4) + at for at in range(COUNT)]
         run.step(sess, [loss, update], dict(zip(ids, given)))
         path = saver.save(sess, str(tmp_path / run.form / "model"))
         names = [one.name for one in ids], [one.name for one in found], [loss.name, update.name]
-        with tf().Graph().as_default() as graph:
-            again = tf().compat.v1.train.import_meta_graph(path + ".meta")
+        with tf.Graph().as_default() as graph:
+            again = tf.compat.v1.train.import_meta_graph(path + ".meta")
             # A sum of rows that one op reads with others.
             rows = graph.get_tensor_by_name(found[2].op.inputs[0].name)
             later = total(rows)
@@ -342,8 +343,8 @@ def test_a_graph_that_a_closed_session_ran_is_taken_apart_before_it_is_modified(
         source, ids, label, tables, rows = lookups_by_an_iterator(run)
         flat = [run.lookup(table, ids[:, at, 0]) for at, table in enumerate(tables)]
         evaluated = [run.lookup(table, ids[:, at, 1], is_train=False) for at, table in enumerate(tables)]
-        loss = loss_of([total(rows[0]), tf().reduce_sum(rows[1], 1), tf().reduce_max(rows[2], 1)] + flat, label)
-        looked = tf().concat(evaluated, -1)
+        loss = loss_of([total(rows[0]), tf.reduce_sum(rows[1], 1), tf.reduce_max(rows[2], 1)] + flat, label)
+        looked = tf.concat(evaluated, -1)
         update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
         first = run.session()
         run.start(first, source, own=True)
@@ -366,15 +367,13 @@ def test_a_graph_that_a_closed_session_ran_is_taken_apart_before_it_is_modified(
 
 
 def test_a_graph_that_cannot_be_read_runs_as_it_is(graph, dynamic, monkeypatch, caplog):
-    from mx_rec.graph import fuse
-
     def fail(*_, **__):
         raise ValueError("no GraphDef")
 
     monkeypatch.setattr(fuse, "make_plan", fail)
     run = cases.Run(STEP)
     tables = tables_of(run, 2)
-    loss = loss_of([total(run.lookup(table, tf().constant([[1, 2], [3, -1]], tf().int64))) for table in tables], tf().constant(1.0))
+    loss = loss_of([total(run.lookup(table, tf.constant([[1, 2], [3, -1]], tf.int64))) for table in tables], tf.constant(1.0))
     run.modify()
     sess = run.session()
     assert np.isfinite(sess.run(loss))
@@ -386,9 +385,9 @@ def test_a_graph_that_cannot_be_read_runs_as_it_is(graph, dynamic, monkeypatch, 
 def test_threads_that_begin_at_once_train_alike(graph, dynamic):
     run = cases.Run(PASSED)
     tables = tables_of(run)
-    ids = tf().constant(np.arange(24).reshape(4, 6) % 7, tf().int64)
+    ids = tf.constant(np.arange(24).reshape(4, 6) % 7, tf.int64)
     rows = [run.lookup(table, ids) for table in tables]
-    loss, update = model(run, rows, tf().constant(0.5), tables)
+    loss, update = model(run, rows, tf.constant(0.5), tables)
     run.modify()
     sess = support.new_session(graph)
     start, failed = threading.Barrier(4), []
@@ -401,8 +400,8 @@ def test_threads_that_begin_at_once_train_alike(graph, dynamic):
         except Exception as error:  # pylint: disable=broad-except
             failed.append(error)
 
-    total_of_first = tf().reduce_sum(rows[0])
-    sess.run(tf().compat.v1.variables_initializer(tf().compat.v1.global_variables()))
+    total_of_first = tf.reduce_sum(rows[0])
+    sess.run(tf.compat.v1.variables_initializer(tf.compat.v1.global_variables()))
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
@@ -415,20 +414,18 @@ def test_threads_that_begin_at_once_train_alike(graph, dynamic):
 
 def test_threads_whose_runs_need_less_come_at_once(graph, dynamic, monkeypatch):
     """What the graph was is read when the first of them comes: the others found half of it, and had to be fed all ids."""
-    from mx_rec.graph import needs
-
     below = needs._below
     monkeypatch.setattr(needs, "_below", lambda *given: (time.sleep(0.3), below(*given))[1])
     run = cases.Run(PASSED)
     tables = tables_of(run)
-    ids = [tf().compat.v1.placeholder(tf().int64, [None, 6]) for _ in tables]
+    ids = [tf.compat.v1.placeholder(tf.int64, [None, 6]) for _ in tables]
     rows = [run.lookup(table, one) for table, one in zip(tables, ids)]
     sums = [total(one) for one in rows]
-    loss = loss_of(sums, tf().constant(0.5))
+    loss = loss_of(sums, tf.constant(0.5))
     update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
     run.modify()
     sess = support.new_session(graph)
-    sess.run(tf().compat.v1.variables_initializer(tf().compat.v1.global_variables()))
+    sess.run(tf.compat.v1.variables_initializer(tf.compat.v1.global_variables()))
     given = np.arange(24).reshape(4, 6) % 7
     feed = {one: given + at for at, one in enumerate(ids)}
     sess.run([loss, update], feed)
@@ -453,16 +450,14 @@ def test_threads_whose_runs_need_less_come_at_once(graph, dynamic, monkeypatch):
 
 @pytest.mark.parametrize("joined", [True, False])
 def test_the_pass_can_be_switched_off(graph, joined):
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
     with pytest.raises(ValueError, match="graph_pass"):
         init(graph_pass=1)
     init(use_dynamic=True, graph_pass=joined)
     try:
         run = cases.Run(STEP)
         tables = tables_of(run)
-        ids = tf().constant([[1, 2], [3, 4]], tf().int64)
-        loss, update = model(run, [run.lookup(table, ids) for table in tables], tf().constant(0.5), tables)
+        ids = tf.constant([[1, 2], [3, 4]], tf.int64)
+        loss, update = model(run, [run.lookup(table, ids) for table in tables], tf.constant(0.5), tables)
         run.modify()
         run.step(run.session(), [loss, update])
         assert lookups_of(update) == ([COUNT] if joined else [1] * COUNT)

@@ -4,27 +4,24 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from support import lookup
+from mx_rec.core.embedding import create_table
+from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 
 
 def make_table(name="table", dim=2, **arguments):
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     arguments.setdefault("emb_initializer", tf.compat.v1.zeros_initializer())
     return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=100, **arguments)
 
 
 def sgd(loss, table):
-    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-
     return create_hash_optimizer(1.0).minimize(loss, var_list=[table.variable])
 
 
 def test_a_lookup_in_a_branch_makes_rows_only_where_the_branch_is_taken(graph, session, dynamic):
-    tf = support.tf()
     table = make_table()
     flag = tf.compat.v1.placeholder(tf.bool, [])
     looked = tf.cond(flag, lambda: lookup(table, tf.constant([1], tf.int64)),
@@ -38,15 +35,13 @@ def test_a_lookup_in_a_branch_makes_rows_only_where_the_branch_is_taken(graph, s
 
 
 def test_an_embedding_that_is_used_in_a_branch_has_its_gradient(graph, session, dynamic):
-    tf = support.tf()
     table = make_table()
     flag = tf.compat.v1.placeholder(tf.bool, [])
     embedding = lookup(table, tf.constant([7, 8], tf.int64))
     loss = tf.cond(flag, lambda: tf.reduce_sum(embedding[0]) * 2.0, lambda: tf.reduce_sum(embedding[1]) * 3.0)
     update = sgd(loss, table)
     raw = support.Raw.of(table)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(update, {flag: True})
     assert raw.rows(sess)[7].tolist() == [-2, -2] and raw.rows(sess)[8].tolist() == [0, 0]
     sess.run(update, {flag: False})
@@ -55,21 +50,18 @@ def test_an_embedding_that_is_used_in_a_branch_has_its_gradient(graph, session, 
 
 def test_an_embedding_that_is_used_in_a_loop_has_its_gradient(graph, session, dynamic):
     """As in a recurrent network over the looked-up sequence: d(x + x + x)/dx = 3."""
-    tf = support.tf()
     table = make_table()
     embedding = lookup(table, tf.constant([7], tf.int64))
     _, total = tf.while_loop(lambda i, _: i < 3, lambda i, total: (i + 1, total + embedding),
                              (tf.constant(0), tf.zeros([1, 2])))
     update = sgd(tf.reduce_sum(total), table)
     raw = support.Raw.of(table)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(update)
     assert raw.rows(sess)[7].tolist() == [-3, -3]
 
 
 def test_a_second_optimizer_adds_its_slots_and_leaves_rows_and_slots_alone(graph, session):
-    tf = support.tf()
     table = support.Raw.new(3)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     none = tf.zeros([0, 3])
@@ -95,19 +87,16 @@ def test_a_second_optimizer_adds_its_slots_and_leaves_rows_and_slots_alone(graph
 @pytest.fixture
 def saved(graph, session, dynamic, tmp_path):
     """A trained table, saved: (prefix, names of ids and embedding, what it looks up)."""
-    tf = support.tf()
     table = make_table(emb_initializer=tf.compat.v1.random_normal_initializer(seed=2))
     ids = tf.compat.v1.placeholder(tf.int64, [None], name="ids")
     update = sgd(tf.reduce_sum(lookup(table, ids)), table)
     found = tf.identity(lookup(table, ids, is_train=False), name="found")
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(update, {ids: [1, 2, 3]})
     return sess, ids, found, os.path.realpath(str(tmp_path)), sess.run(found, {ids: [3, 4, 1]})
 
 
 def test_a_meta_graph_is_imported_with_its_tables(saved):
-    tf = support.tf()
     sess, _, _, directory, expected = saved
     path = tf.compat.v1.train.Saver().save(sess, directory + "/model.ckpt", global_step=1)
     with tf.Graph().as_default() as graph:
@@ -120,7 +109,6 @@ def test_a_meta_graph_is_imported_with_its_tables(saved):
 @pytest.mark.parametrize("dense", [True, False])
 def test_a_saved_model_carries_its_tables(saved, dense):
     """Also where the tables are all that it has."""
-    tf = support.tf()
     sess, ids, found, directory, expected = saved
     if dense:
         sess.run(tf.compat.v1.get_variable("dense", initializer=1.0).initializer)

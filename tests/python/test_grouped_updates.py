@@ -2,16 +2,18 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from optimizer_cases import OF_EACH_SIZE, ids_of
 from test_fused_updates import loss_of, lookup, needed, sgd, untouched
+from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
+from mx_rec.core.embedding import create_table
+from mx_rec.optimizers.adagrad import create_hash_optimizer
+from mx_rec.optimizers.gradient_descent_by_addr import create_hash_optimizer_by_addr
 
 
 def make_table(name, dim=5, capacity=1000, **arguments):
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=capacity,
                         emb_initializer=tf.compat.v1.random_normal_initializer(seed=3), **arguments)
 
@@ -26,7 +28,6 @@ def updates_of(train):
 
 
 def gradients_of(embeddings, tables):
-    tf = support.tf()
     return tf.gradients(loss_of(embeddings), [table.variable for table in tables])
 
 
@@ -41,7 +42,6 @@ class Model:
     """
 
     def __init__(self, monkeypatch, dims, make, grouped, change=None, twice=(0,)):
-        tf = support.tf()
         prefix = "grouped" if grouped else "alone"
         support.switch_pass(monkeypatch, grouped)
         self.tables = [make_table("%s_%d" % (prefix, at), dim) for at, dim in enumerate(dims)]
@@ -81,7 +81,6 @@ def batches_of(random, tables):
 @pytest.mark.parametrize("case", OF_EACH_SIZE, ids=ids_of(OF_EACH_SIZE))
 def test_a_grouped_update_gives_the_bits_of_single_ones(graph, session, dynamic, monkeypatch, case):
     """Random tables and batches, empty ones too; some gradients fused, some not; a table looked up twice."""
-    tf = support.tf()
     dims = [1, 16, 7, 70, 3]
     make = lambda: case.ours(tf.constant(0.1 * case.lr))  # noqa: E731
     change = {1: untouched, 3: untouched}
@@ -93,8 +92,7 @@ def test_a_grouped_update_gives_the_bits_of_single_ones(graph, session, dynamic,
         for raw in model.raws:
             for name in slots:
                 raw.slot(name)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     random = np.random.RandomState(4)
     for model in models:
         model.begin(sess)
@@ -124,7 +122,6 @@ def test_large_batches_and_many_tables_give_the_same_bits(graph, session, dynami
 
 
 def test_one_op_updates_all_tables_and_another_one_those_whose_gradients_were_changed(graph, session, dynamic):
-    tf = support.tf()
     tables = [make_table("table_%d" % at, 2 + at) for at in range(6)]
     ids = tf.constant([4, 4, 6], tf.int64)
     gradients = gradients_of([lookup(table, ids) for table in tables], tables)
@@ -135,7 +132,6 @@ def test_one_op_updates_all_tables_and_another_one_those_whose_gradients_were_ch
 
 
 def test_an_update_in_a_branch_updates_each_table_by_its_own_op(graph, session, dynamic):
-    tf = support.tf()
     tables = [make_table("table_%d" % at, 2) for at in range(3)]
     ids = tf.constant([4, 4, 6], tf.int64)
     taken = tf.compat.v1.placeholder(tf.bool, [])
@@ -163,7 +159,6 @@ def test_a_gradient_that_a_branch_may_leave_without_a_value_stops_no_other_table
     """A gradient through a bare Switch: in a group, no table would be updated when it has no value."""
     from tensorflow.python.ops import control_flow_ops
 
-    tf = support.tf()
     tables = [make_table("table_%d" % at, 2) for at in range(3)]
     ids = tf.constant([4, 6], tf.int64)
     on = tf.compat.v1.placeholder(tf.bool, [])
@@ -189,7 +184,6 @@ def test_a_gradient_that_a_branch_may_leave_without_a_value_stops_no_other_table
 
 def test_a_gradient_of_a_branch_or_a_loop_joins_the_group(graph, session, dynamic, monkeypatch):
     """Lookups in a branch and in a loop: their gradients have a value in each run."""
-    tf = support.tf()
     taken = tf.compat.v1.placeholder(tf.bool, [])
     results = []
     for grouped in (True, False):
@@ -219,7 +213,6 @@ def test_a_gradient_of_a_branch_or_a_loop_joins_the_group(graph, session, dynami
 
 def test_a_table_whose_gradient_waits_for_the_update_of_another_is_updated_after_it(graph, session, dynamic):
     """Two calls of apply_gradients, the second one behind the first: groups within each, no circle."""
-    tf = support.tf()
     tables = [make_table("table_%d" % at, 2) for at in range(4)]
     ids = tf.constant([4, 6], tf.int64)
     first = gradients_of([lookup(table, ids) for table in tables[:2]], tables[:2])
@@ -234,7 +227,6 @@ def test_a_table_whose_gradient_waits_for_the_update_of_another_is_updated_after
 
 
 def test_a_failing_table_names_itself_and_leaves_the_others_as_they_were(graph, session, dynamic):
-    tf = support.tf()
     tables = [make_table("table_%d" % at, 2) for at in range(3)]
     ids = tf.constant([4, 6], tf.int64)
     embeddings = [lookup(table, ids) for table in tables]
@@ -261,7 +253,6 @@ def test_a_failing_table_names_itself_and_leaves_the_others_as_they_were(graph, 
 
 @pytest.mark.parametrize("imported", [False, True])
 def test_gradients_that_a_grouped_update_does_not_read_cannot_be_fed(graph, session, dynamic, imported):
-    tf = support.tf()
     tables = [make_table("table_%d" % at, 2) for at in range(2)]
     ids = tf.constant([4, 6], tf.int64, name="ids")
     gradients = gradients_of([lookup(table, ids) for table in tables] + [lookup(tables[1], ids)], tables)
@@ -283,10 +274,6 @@ def test_gradients_that_a_grouped_update_does_not_read_cannot_be_fed(graph, sess
 
 
 def test_by_address_updates_are_grouped_too(graph, session, mx):
-    from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
-    from mx_rec.optimizers.gradient_descent_by_addr import create_hash_optimizer_by_addr
-
-    tf = support.tf()
     mx(use_dynamic_expansion=True)
     tables = [make_table("table_%d" % at, 2) for at in range(3)]
     ids = tf.constant([1, 2, 1], tf.int64)
@@ -300,9 +287,6 @@ def test_by_address_updates_are_grouped_too(graph, session, mx):
 
 def test_slots_of_a_grouped_update_are_known_when_a_checkpoint_is_restored(graph, session, dynamic, tmp_path, caplog):
     """The log said nothing of missing slots: it looked for single updates."""
-    from mx_rec.optimizers.adagrad import create_hash_optimizer
-
-    tf = support.tf()
     tables = [make_table("table_%d" % at, 2) for at in range(2)]
     embeddings = [lookup(table, tf.constant([1], tf.int64)) for table in tables]
     saver = tf.compat.v1.train.Saver()
@@ -320,7 +304,6 @@ def test_slots_of_a_grouped_update_are_known_when_a_checkpoint_is_restored(graph
 @pytest.mark.parametrize("kind", ["GradientDescentOptimizer", "AdagradOptimizer", "AdamOptimizer"])
 def test_optimizers_of_tensorflow_update_tables_in_groups(graph, session, dynamic, monkeypatch, kind):
     """Beside ordinary variables; each call of apply_gradients is a group of its own."""
-    tf = support.tf()
     ids = tf.constant([[1, 2], [2, 5]], tf.int64)
     sides = []
     for grouped in (True, False):
@@ -337,8 +320,7 @@ def test_optimizers_of_tensorflow_update_tables_in_groups(graph, session, dynami
         support.pass_over()
         sides.append(([train, again], [support.Raw.of(table) for table in tables], weight))
     assert len(updates_of(sides[0][0][0])) == 2 and len(updates_of(sides[1][0][0])) == 3
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for _, raws, _ in sides:
         for at, raw in enumerate(raws):
             raw.assign(sess, [1, 2, 5], np.random.RandomState(at).randn(3, raw.dim))

@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
 from test_half_rows import DIM, HALVES, KEYS, Model, rounded, trained_on_servers_as_alone
 from test_half_stock import ROWS, settings, stop
 from test_half_stock import Model as StockModel
+from mx_rec.util.stock_tables import StockTables
 
 
 def adam():
@@ -30,7 +32,6 @@ FORMS = pytest.mark.parametrize("dtype, slots", [(dtype, slots) for dtype in HAL
 @FORMS
 def test_rows_stay_near_those_of_float32_and_reads_change_nothing(graph, session, mx, dtype, slots):
     mx()
-    tf = support.tf()
     found = {}
     for name, row_dtype, reads in (("float32", "float32", False), ("quiet", dtype, False), ("read", dtype, True)):
         tf.compat.v1.reset_default_graph()
@@ -83,7 +84,7 @@ def test_rows_on_disk_have_the_bits_of_rows_in_memory(graph, session, mx, tmp_pa
     mx()
     found = []
     for more in ({}, dict(rows=2, host_vocabulary_size=2, ssd_vocabulary_size=100, ssd_data_path=[str(tmp_path)])):
-        support.tf().compat.v1.reset_default_graph()
+        tf.compat.v1.reset_default_graph()
         model = Model(adam(), dtype, slot_dtype=slots, **more)
         with support.new_session() as sess:
             sess.run(model.init)
@@ -103,7 +104,6 @@ def test_parameter_servers_train_the_bits_of_one_process(dtype, slots, servers):
 @pytest.mark.parametrize("optimizer", ["AdamOptimizer", "AdamWOptimizer", "NadamOptimizer", "AdaMaxOptimizer"])
 @FORMS
 def test_unchanged_models_train_rows_near_those_of_variables(mx, dtype, slots, optimizer):
-    tf = support.tf()
     found = {}
     for converts in (False, True):
         if converts:
@@ -127,9 +127,6 @@ def test_unchanged_models_train_rows_near_those_of_variables(mx, dtype, slots, o
 
 @FORMS
 def test_rows_that_wait_go_to_variables_as_they_are_also_from_deltas(mx, place, dtype, slots):
-    tf = support.tf()
-    from mx_rec.util.stock_tables import StockTables
-
     mx(stock_tables=StockTables(least_rows=1, row_dtype=dtype, slot_dtype=slots), is_incremental_checkpoint=True, save_checkpoint_due_time=3600,
        save_delta_checkpoints_secs=3600)
     with tf.Graph().as_default():
@@ -152,7 +149,6 @@ def test_rows_that_wait_go_to_variables_as_they_are_also_from_deltas(mx, place, 
 def test_several_optimizers_of_one_table_take_turns(graph, session, mx, place):
     """Steps of Adam, of gradient descent and assignments, with saves in between: what is restored goes on with the same bits."""
     mx()
-    tf = support.tf()
     model = Model(adam(), "float16")
     loss = tf.reduce_sum(model.rows * model.factors)
     other = tf.gradients(loss, [model.table.variable])
@@ -171,8 +167,7 @@ def test_several_optimizers_of_one_table_take_turns(graph, session, mx, place):
         model.train = trains[0]
         return model.raw.find(sess, KEYS)
 
-    with support.new_session() as sess:
-        sess.run(tf.compat.v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         run(sess, range(17))
         shown = model.raw.find(sess, KEYS)
         path = model.saver.save(sess, place + "/m")
@@ -185,6 +180,6 @@ def test_several_optimizers_of_one_table_take_turns(graph, session, mx, place):
 
 def test_the_optimizer_of_a_half_table_is_named_in_the_plan(graph, mx):
     settings(mx)
-    model = StockModel(support.tf().compat.v1.train.AdamOptimizer(0.1))
+    model = StockModel(tf.compat.v1.train.AdamOptimizer(0.1))
     assert "updated by adam" in model.plans["w"].reason and model.plans["w"].reason.endswith("rows of bfloat16")
     assert cases.table_of(model.variable) is not None

@@ -5,10 +5,18 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import preloaded
 import support
 from cluster_cases import RUN, Job, run_alone
+from mx_rec.checkpoint import tables
+from mx_rec.core.embedding import create_table, sparse_lookup_many, sparse_lookup_pooled
+from mx_rec.optimizers import gradient_descent, rowwise_adagrad as adagrad, rowwise_adam as adam
+from mx_rec.optimizers.gradient_descent import create_hash_optimizer
+from mx_rec.saver.sparse import export
+from mx_rec.state.table_variable import table_config_of
+from mx_rec.util.stats import table_stats
 
 HALVES = ["bfloat16", "float16"]
 KEYS = np.array([0, 1, -1 - 2 ** 40, 5, 2 ** 33 + 5, 11, 977], np.int64)
@@ -101,22 +109,15 @@ def rowwise_adam(row, slot, grad, step):
 
 
 def optimizer_named(name):
-    from mx_rec.optimizers import gradient_descent, rowwise_adagrad as adagrad, rowwise_adam as adam
-
     return {"sgd": gradient_descent, "rowwise_adagrad": adagrad, "rowwise_adam": adam}[name].create_hash_optimizer(0.1)
 
 
 def make(name="t", dtype="bfloat16", dim=DIM, rows=1000, **arguments):
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=rows, row_dtype=dtype,
                         emb_initializer=tf.compat.v1.random_uniform_initializer(-1, 1, seed=3), **arguments)
 
 
 def seed_of(table):
-    from mx_rec.state.table_variable import table_config_of
-
     return table_config_of(table.variable.op)["seed"]
 
 
@@ -124,7 +125,6 @@ class Model:
     """A table that is trained by gradients that are fed: the sum of rows times what is fed."""
 
     def __init__(self, optimizer="sgd", dtype="bfloat16", look=None, **arguments):
-        tf = support.tf()
         v1 = tf.compat.v1
         self.table = make(dtype=dtype, **arguments)
         self.ids, self.factors = v1.placeholder(tf.int64, [None]), v1.placeholder(tf.float32, [None, DIM])
@@ -154,10 +154,8 @@ def grads_by_key(ids, grads):
 
 def initial_rows():
     """What the keys of a table of this name start with in float32; the default graph is another one afterwards."""
-    tf = support.tf()
     rows = support.lookup(make("t", "float32"), tf.constant(KEYS))
-    with support.new_session() as sess:
-        sess.run(tf.compat.v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         found = dict(zip(KEYS.tolist(), sess.run(rows)))
     tf.compat.v1.reset_default_graph()
     return found
@@ -203,10 +201,7 @@ def test_rowwise_optimizers_of_float32_rows_are_the_oracles(graph, session, mx, 
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_every_lookup_gives_the_rows_that_the_table_has(graph, session, mx, dtype):
-    from mx_rec.core.embedding import sparse_lookup_many, sparse_lookup_pooled
-
     mx()
-    tf = support.tf()
     one, other = make("one", dtype), make("other", "float32", 6)
     ids = tf.constant(KEYS)
     bags = tf.RaggedTensor.from_row_splits(ids, [0, 3, 3, len(KEYS)])
@@ -216,8 +211,7 @@ def test_every_lookup_gives_the_rows_that_the_table_has(graph, session, mx, dtyp
     many = sparse_lookup_many([one, other, one], [ids, ids, ids[:3]], modify_graph=True)
     joined = tf.concat([support.lookup(one, ids), support.lookup(other, ids)], 1)
     found = support.Raw.of(one)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     rows = sess.run(plain)
     np.testing.assert_array_equal(rows, rounded(rows, dtype))
     assert len(set(rows.ravel().tolist())) > 60
@@ -272,7 +266,6 @@ def test_files_of_float32_tables_say_nothing_of_it(graph, session, mx, place):
 
 
 def test_a_checkpoint_of_another_type_is_refused_or_converted_as_asked(graph, session, mx, place):
-    tf = support.tf()
     mx()
     model = Model("rowwise_adagrad", "float32")
     sess = session()
@@ -314,23 +307,22 @@ def test_deltas_restore_what_a_whole_save_would_and_training_goes_on(graph, sess
         for step in range(4):
             trained(model, sess, range(3 * step, 3 * step + 3))
             path = model.saver.save(sess, place + "/m", global_step=step, save_delta=step > 0)
-        powers = sess.run(support.tf().compat.v1.global_variables())
+        powers = sess.run(tf.compat.v1.global_variables())
         expected = trained(model, sess, range(20, 24))
     assert os.path.isdir(place + "/delta-sparse-m-3")
     with support.new_session() as sess:
         model.saver.restore(sess, path)
-        assert sess.run(support.tf().compat.v1.global_variables()) == powers
+        assert sess.run(tf.compat.v1.global_variables()) == powers
         support.assert_same_tables(trained(model, sess, range(20, 24)), expected)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_rows_on_disk_train_the_bits_of_rows_in_memory(graph, session, mx, tmp_path, dtype):
     mx()
-    from mx_rec.util.stats import table_stats
 
     found = []
     for more in ({}, dict(rows=2, host_vocabulary_size=2, ssd_vocabulary_size=100, ssd_data_path=[str(tmp_path)])):
-        support.tf().compat.v1.reset_default_graph()
+        tf.compat.v1.reset_default_graph()
         model = Model("rowwise_adagrad", dtype, **more)
         with support.new_session() as sess:
             sess.run(model.init)
@@ -362,9 +354,7 @@ def test_parameter_servers_train_the_bits_of_one_process(dtype, servers):
 @pytest.mark.parametrize("dtype", HALVES)
 def test_exports_have_the_rows(graph, session, mx, place, dtype):
     import mx_rec.saver
-    from mx_rec.saver.sparse import export
 
-    tf = support.tf()
     mx()
     model = Model("rowwise_adagrad", dtype)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
@@ -393,8 +383,6 @@ with tf.compat.v1.Session(graph=tf.Graph()) as sess:
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_the_checkpoint_command_shows_the_values(graph, session, mx, place, dtype):
-    from mx_rec.checkpoint import tables
-
     mx()
     model = Model("rowwise_adagrad", dtype)
     sess = session()
@@ -443,7 +431,6 @@ def test_admission_eviction_and_new_rows_in_the_places_of_others(graph, session,
 
 def test_optimizers_of_users_read_floats_and_are_rounded(graph, session, mx):
     mx()
-    tf = support.tf()
 
     class Plain(tf.compat.v1.train.Optimizer):
         """w -= 0.1 g, written by a user."""
@@ -468,7 +455,6 @@ def test_optimizers_of_users_read_floats_and_are_rounded(graph, session, mx):
 
 
 def test_what_does_not_work_is_refused_by_name(graph, mx):
-    tf = support.tf()
     mx()
     for wrong in ("float64", "eight", tf.int32, None):
         with pytest.raises(ValueError, match="'row_dtype' of the table 't'.*{}".format(
@@ -480,13 +466,10 @@ def test_what_does_not_work_is_refused_by_name(graph, mx):
     table = make("t", tf.bfloat16)
     assert table.row_dtype == "bfloat16"
     with pytest.raises(Exception, match="must fit float16.*table=large"):
-        from mx_rec.core.embedding import create_table
         create_table(tf.int64, 4, "large", tf.compat.v1.constant_initializer(7e4), row_dtype="float16")
 
 
 def test_values_that_do_not_fit_saturate_and_are_counted(graph, session, mx):
-    from mx_rec.util.stats import table_stats
-
     mx()
     model = Model("sgd", "float16")
     sess = session()
@@ -505,17 +488,14 @@ def test_values_that_do_not_fit_saturate_and_are_counted(graph, session, mx):
 def test_small_steps_move_the_mean_and_are_lost_with_rounding_to_nearest(graph, session, mx):
     """With rounding to nearest a row stands still where steps are small; stochastically it goes where float32 goes."""
     mx()
-    tf = support.tf()
     ids = tf.constant(np.arange(400, dtype=np.int64))
     found = {}
     for name, dtype, rounding in (("plain", "float32", "stochastic"), ("nearest", "bfloat16", "nearest"),
                                   ("stochastic", "bfloat16", "stochastic")):
         table = make(name, dtype, 8, row_rounding=rounding)
         rows = support.lookup(table, ids)
-        from mx_rec.optimizers.gradient_descent import create_hash_optimizer
         found[name] = rows, create_hash_optimizer(1e-4).minimize(tf.reduce_sum(rows), var_list=[table.variable])
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     first = sess.run({name: rows for name, (rows, _) in found.items()})
     for _ in range(100):
         sess.run([train for _, train in found.values()])

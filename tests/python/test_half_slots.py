@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 import test_half_stock as stock
@@ -12,6 +13,12 @@ from cluster_cases import RUN
 from stock_cluster_cases import StockJob, run_alone
 from test_half_rows import (DIM, HALVES, Model, Oracle, draws, initial_rows, make, mixed, rounded, seed_of, trained,
                             trained_on_servers_as_alone)
+from mx_rec.checkpoint import tables
+from mx_rec.checkpoint.__main__ import main
+from mx_rec.core.embedding import create_table
+from mx_rec.launch.options import read_arguments
+from mx_rec.util.stats import table_stats
+from mx_rec.util.stock_tables import StockTables
 
 BFLOAT16 = "bfloat16"
 
@@ -138,7 +145,6 @@ def test_training_goes_on_after_a_restore_and_deltas_as_if_nothing_had_been(grap
 
 
 def test_a_checkpoint_of_other_slots_is_refused_or_converted_as_asked(graph, session, mx, place):
-    tf = support.tf()
     mx()
     names = RULES["lazy_adam"][1]
     model = model_of("lazy_adam", slot_dtype="float32")
@@ -182,12 +188,10 @@ def test_a_checkpoint_of_other_slots_is_refused_or_converted_as_asked(graph, ses
 
 
 def test_rows_on_disk_and_a_table_beside_it_have_the_bits_of_one_in_memory(graph, session, mx, tmp_path):
-    from mx_rec.util.stats import table_stats
-
     mx()
     found = []
     for more in ({}, dict(rows=2, host_vocabulary_size=2, ssd_vocabulary_size=100, ssd_data_path=[str(tmp_path)])):
-        support.tf().compat.v1.reset_default_graph()
+        tf.compat.v1.reset_default_graph()
         model = model_of("adagrad", "float16", **more)
         with support.new_session() as sess:
             sess.run(model.init)
@@ -200,9 +204,6 @@ def test_rows_on_disk_and_a_table_beside_it_have_the_bits_of_one_in_memory(graph
 
 
 def test_the_checkpoint_command_tells_of_it(graph, session, mx, place, capsys):
-    from mx_rec.checkpoint.__main__ import main
-    from mx_rec.checkpoint import tables
-
     mx()
     model = model_of("lazy_adam")
     sess = session()
@@ -223,7 +224,6 @@ def test_the_checkpoint_command_tells_of_it(graph, session, mx, place, capsys):
 def test_optimizers_of_users_have_slots_that_are_rounded(graph, session, mx):
     """The same numbers as the engine's momentum, whose slot has another name and so other random numbers, but for rounding."""
     mx()
-    tf = support.tf()
 
     class Plain(tf.compat.v1.train.Optimizer):
         """m = 0.9 m + g; w -= 0.1 m, written by a user."""
@@ -272,9 +272,6 @@ def support_alone(**variables):
 
 
 def test_what_does_not_work_is_refused_by_name(graph, mx):
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     mx()
     for wrong in ("float16", "eight", tf.int32, None):
         with pytest.raises(ValueError, match="'slot_dtype' of the table 't' should be one of 'float32', 'bfloat16', but is"):
@@ -319,7 +316,6 @@ def where(directory, memory_rows):
 @pytest.mark.parametrize("conversion", ["nearest", "stochastic"])
 @pytest.mark.parametrize("optimizer", ["adagrad", "momentum"])
 def test_slots_of_variables_are_rounded_as_rows_are_and_go_back_exactly(mx, place, tmp_path, optimizer, conversion, memory_rows):
-    tf = support.tf()
     v1 = tf.compat.v1
 
     def run(path=None, steps=range(0), converts=True, **more):
@@ -370,13 +366,13 @@ def test_slots_of_variables_are_rounded_as_rows_are_and_go_back_exactly(mx, plac
 
 def test_a_slot_that_variables_lack_starts_as_that_of_a_new_row(mx, place):
     """A checkpoint of gradient descent goes on with Adagrad."""
-    with support.tf().Graph().as_default():
+    with tf.Graph().as_default():
         model = stock.Model("sgd", converts=False)
         with support.new_session() as sess:
             sess.run(model.init)
             path = model.saver.save(sess, place + "/m")
     stock.settings(mx, slot_dtype=BFLOAT16, row_conversion="stochastic")
-    with support.tf().Graph().as_default():
+    with tf.Graph().as_default():
         model = stock.Model("adagrad")
         with support.new_session() as sess:
             sess.run(model.init)
@@ -390,9 +386,6 @@ def test_a_slot_that_variables_lack_starts_as_that_of_a_new_row(mx, place):
 @pytest.mark.parametrize("memory_rows", [0, 45])
 @pytest.mark.parametrize("conversion", ["nearest", "stochastic"])
 def test_a_warm_start_from_variables_rounds_their_slots_as_asked(mx, tmp_path, conversion, memory_rows):
-    from mx_rec.checkpoint import tables
-
-    tf = support.tf()
     stock.estimator_of(tmp_path / "plain").train(stock.estimator_input, steps=3)
     reader = tf.train.load_checkpoint(str(tmp_path / "plain"))
     plain = {"embedding": reader.get_tensor("w"), "Adagrad_accumulator": reader.get_tensor("w/Adagrad")}
@@ -415,7 +408,7 @@ def test_a_type_for_each_name(graph, mx):
     plans = {name: stock.Model("adagrad", name=name).plans[name] for name in ("one", "two", "three")}
     assert [plans[name].slot_dtype for name in ("one", "two", "three")] == [BFLOAT16, "float32", "float32"]
     stock.stop()
-    support.tf().compat.v1.reset_default_graph()
+    tf.compat.v1.reset_default_graph()
     stock.settings(mx, {"one": BFLOAT16}, slot_dtype={".*": BFLOAT16})
     with pytest.raises(ValueError, match="'slot_dtype' of stock_tables, variable 'other', is 'bfloat16'.*'row_dtype' of 2 bytes"):
         stock.Model("adagrad", name="other")
@@ -437,15 +430,12 @@ def test_parameter_servers_keep_slots_of_unchanged_models():
     (dict(slot_dtype={"(": BFLOAT16}), "slot_dtype.*no regular expression"),
     (dict(slot_dtype={"a": 3}), "'slot_dtype'.*3")])
 def test_wrong_settings_are_refused_by_name(mx, given, said):
-    from mx_rec.util.stock_tables import StockTables
-
     with pytest.raises(ValueError, match=said):
         mx(stock_tables=StockTables(**given))
 
 
 def test_the_command_line_and_its_file_take_it_and_the_report_says_it(tmp_path):
     import test_run as runs
-    from mx_rec.launch.options import read_arguments
 
     options = read_arguments(["--row-dtype", BFLOAT16, "--slot-dtype", "dnn/a=bfloat16", "a.py"]).launch
     assert options.options.slot_dtype == {"dnn/a": BFLOAT16}

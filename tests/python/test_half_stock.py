@@ -5,24 +5,29 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
 from stock_cluster_cases import StockJob, run_alone
 from test_half_rows import HALVES, Oracle, draws, grads_by_key, rounded, seed_of, sgd
+from mx_rec.checkpoint import tables
+from mx_rec.launch.options import read_arguments
+from mx_rec.stock.convert import converted
+from mx_rec.stock.select import convert_graph
+from mx_rec.util.initialize import terminate_config_initializer
+from mx_rec.util.stock_tables import StockTables
+
+v1 = tf.compat.v1
 
 ROWS, DIM = 40, 5
 
 
 def settings(mx, row_dtype="bfloat16", names=(".*",), **more):
-    from mx_rec.util.stock_tables import StockTables
-
     mx(stock_tables=StockTables(names=names, least_rows=1, row_dtype=row_dtype, **more))
 
 
 def stop():
-    from mx_rec.util.initialize import terminate_config_initializer
-
     terminate_config_initializer()
 
 
@@ -47,11 +52,6 @@ class Model:
     """A variable whose gradients are fed: the sum of its rows times what is fed."""
 
     def __init__(self, optimizer="sgd", start=None, name="w", use_resource=True, converts=True, how="rows", parts=None, rows=ROWS):
-        from mx_rec.stock.convert import converted
-        from mx_rec.stock.select import convert_graph
-
-        tf = support.tf()
-        v1 = tf.compat.v1
         v1.set_random_seed(2)
         start = v1.constant_initializer(first_rows(rows)) if start is None else start
         self.variable = v1.get_variable(name, [rows, DIM], initializer=start, use_resource=use_resource,
@@ -162,7 +162,6 @@ def test_training_goes_on_after_a_restore_with_the_same_bits(graph, session, mx,
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
 @pytest.mark.parametrize("dtype", HALVES)
 def test_variables_become_rows_of_two_bytes_and_go_back_exactly(mx, place, dtype, optimizer, parts):
-    tf = support.tf()
     uniform = tf.compat.v1.random_uniform_initializer(-1, 1, seed=8)
 
     def run(path, row_dtype=None, steps=range(0), **more):
@@ -216,7 +215,6 @@ def test_variables_become_rows_of_two_bytes_and_go_back_exactly(mx, place, dtype
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_rows_that_were_never_made_go_to_variables_as_the_table_has_them(mx, place, dtype):
-    tf = support.tf()
     uniform = tf.compat.v1.random_uniform_initializer(-1, 1, seed=8)
     settings(mx, dtype)
     with tf.Graph().as_default():
@@ -239,8 +237,6 @@ def test_rows_that_were_never_made_go_to_variables_as_the_table_has_them(mx, pla
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("use_resource", [False, True])
 def test_what_sets_rows_rounds_to_the_nearest_and_what_adds_to_them_is_an_update(graph, session, mx, dtype, use_resource):
-    tf = support.tf()
-    v1 = tf.compat.v1
     settings(mx, dtype)
     model = Model("sgd", use_resource=use_resource)
     given = np.random.RandomState(7).uniform(-2, 2, [ROWS, DIM]).astype(np.float32)
@@ -271,9 +267,7 @@ def test_what_sets_rows_rounds_to_the_nearest_and_what_adds_to_them_is_an_update
 
 def test_weights_of_keras_are_rounded_to_the_nearest(graph, mx):
     import test_stock_keras as models
-    from mx_rec.stock.convert import converted
 
-    tf = support.tf()
     settings(mx, "float16", ["items"])
     with support.new_session() as sess:
         tf.keras.backend.set_session(sess)
@@ -291,7 +285,6 @@ def test_weights_of_keras_are_rounded_to_the_nearest(graph, mx):
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_rows_on_disk_have_the_bits_of_rows_in_memory(mx, tmp_path, dtype):
-    tf = support.tf()
     found = []
     for more in ({}, dict(memory_rows=20, ssd_data_path=[str(tmp_path)])):
         settings(mx, dtype, **more)
@@ -366,15 +359,12 @@ def test_variables_fill_tables_on_servers_as_in_one_process(tmp_path, conversion
     (dict(row_dtype={"(": "float16"}), "row_dtype.*no regular expression"), (dict(row_rounding="up"), "'row_rounding'.*'up'"),
     (dict(row_rounding=None), "'row_rounding'.*None"), (dict(row_conversion="x"), "'row_conversion'.*'x'"), (dict(row_dtype=3), "'row_dtype'")])
 def test_wrong_settings_are_refused_by_name(mx, given, said):
-    from mx_rec.util.stock_tables import StockTables
-
     with pytest.raises(ValueError, match=said):
         mx(stock_tables=StockTables(**given))
 
 
 def test_the_command_line_takes_a_type_or_types_by_name_and_the_report_says_it(tmp_path):
     import test_run as runs
-    from mx_rec.launch.options import read_arguments
 
     options = read_arguments(["--row-dtype", "bfloat16", "--row-conversion", "nearest", "a.py"]).launch
     assert (options.options.row_dtype, options.options.row_conversion) == ("bfloat16", "nearest")
@@ -392,14 +382,11 @@ def test_the_command_line_takes_a_type_or_types_by_name_and_the_report_says_it(t
 def test_an_initial_value_that_does_not_fit_is_an_error_that_names_the_table(mx, graph):
     settings(mx, "float16")
     with pytest.raises(Exception, match="must fit float16.*table=w"):
-        Model("sgd", support.tf().compat.v1.constant_initializer(7e4))
+        Model("sgd", tf.compat.v1.constant_initializer(7e4))
 
 
 def estimator_of(directory, source=None, chosen=".*"):
     """An Estimator whose loss is the squared sum of rows, of a variable that is drawn."""
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def model_fn(features, labels, mode):
         w = v1.get_variable("w", [cases.ROWS, DIM], initializer=v1.random_uniform_initializer(-1, 1, seed=8))
         ids = features["ids"]
@@ -416,12 +403,11 @@ def estimator_of(directory, source=None, chosen=".*"):
 
 def estimator_input():
     ids, labels = [np.concatenate(parts) for parts in zip(*cases.batches(4))]
-    return support.tf().data.Dataset.from_tensor_slices(({"ids": ids}, labels)).batch(cases.BATCH)
+    return tf.data.Dataset.from_tensor_slices(({"ids": ids}, labels)).batch(cases.BATCH)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_an_estimator_trains_evaluates_goes_on_and_exports(mx, tmp_path, dtype):
-    tf = support.tf()
     settings(mx, dtype)
     made, losses = estimator_of(tmp_path / "model"), []
     for _ in range(3):
@@ -446,7 +432,6 @@ def test_an_estimator_trains_evaluates_goes_on_and_exports(mx, tmp_path, dtype):
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_a_warm_start_from_variables_rounds_as_asked_and_one_from_a_table_is_exact(mx, tmp_path, dtype):
-    tf = support.tf()
     plain = estimator_of(tmp_path / "plain")
     plain.train(estimator_input, steps=3)
     values = plain.get_variable_value("w")
@@ -479,13 +464,11 @@ def test_a_warm_start_from_variables_rounds_as_asked_and_one_from_a_table_is_exa
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_tables_of_two_types_are_compared_by_their_values(graph, session, mx, place, dtype):
-    from mx_rec.checkpoint import tables
-
-    uniform = support.tf().compat.v1.random_uniform_initializer(-1, 1, seed=8)
+    uniform = tf.compat.v1.random_uniform_initializer(-1, 1, seed=8)
     found = {}
     for name, row_dtype, conversion, restored in (
             ("wide", None, None, None), ("half", dtype, "nearest", "wide"), ("back", None, "nearest", "half")):
-        support.tf().compat.v1.reset_default_graph()
+        tf.compat.v1.reset_default_graph()
         settings(mx, row_dtype, row_conversion=conversion)
         model = Model("adagrad", uniform)
         with support.new_session() as sess:

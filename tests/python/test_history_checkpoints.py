@@ -6,11 +6,17 @@ import shutil
 import struct
 
 import pytest
+import tensorflow as tf
 
 import admission_cases
 import estimator_cases as cases
 import modify_cases
 import support
+from mx_rec.checkpoint.__main__ import main
+from mx_rec.core.admission import evict, set_threshold
+from mx_rec.core.embedding import create_table, sparse_lookup
+
+tf1 = tf.compat.v1
 
 USER, ITEM = cases.TABLES
 FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures", "checkpoints")
@@ -47,8 +53,6 @@ def described(directory):
 
 
 def command(capsys, *arguments):
-    from mx_rec.checkpoint.__main__ import main
-
     capsys.readouterr()
     code = main([str(argument) for argument in arguments])
     return capsys.readouterr().out, code
@@ -58,9 +62,6 @@ class Model:
     """Two tables, of which `users` has a history in the files that are restored."""
 
     def __init__(self, items_is_save=True):
-        from mx_rec.core.embedding import create_table, sparse_lookup
-
-        tf = support.tf()
         tables = [create_table(key_dtype=tf.int64, dim=3, name=name, device_vocabulary_size=100, is_save=is_save,
                                emb_initializer=tf.compat.v1.ones_initializer())
                   for name, is_save in (("users", True), ("items", items_is_save))]
@@ -125,7 +126,6 @@ def test_every_delta_has_the_whole_history_and_the_newest_counts(mx, session, tm
 @pytest.mark.parametrize("name", ["hist_rec", "table_2_thresh"])
 @pytest.mark.parametrize("damage", ["bit", "cut", "missing"])
 def test_a_damaged_history_is_refused_by_name_before_anything_changes(dynamic, session, tmp_path, name, damage):
-    tf = support.tf()
     model, sess = Model(), session()
     place = os.path.realpath(str(tmp_path)) + "/m"
     model.start(sess)
@@ -160,7 +160,6 @@ def old_model(directory):
     (["user_table$", "user_table/hist_rec"], True), (["user_table$", "user_table/LazyAdam"], False)])
 def test_a_history_starts_warm_where_slots_would(mx, tmp_path, wanted, comes):
     mx()
-    tf = support.tf()
     old = old_model(tmp_path / "old")
     case = cases.Case("step", tmp_path / "new", keep_checkpoint_max=9,
                       warm_start=tf.estimator.WarmStartSettings(old, wanted))
@@ -177,8 +176,6 @@ def test_a_history_starts_warm_where_slots_would(mx, tmp_path, wanted, comes):
 
 def run_steps(script, sess, rules, steps, evictions, thresholds):
     """Trains steps against the rules, with evictions and new thresholds after some of them."""
-    from mx_rec.core.admission import evict, set_threshold
-
     with sess.as_default():
         for step in steps:
             script.step(sess, step, rules)
@@ -195,7 +192,6 @@ def run_steps(script, sess, rules, steps, evictions, thresholds):
 @pytest.mark.parametrize("stop", [4, 11])
 def test_a_resumed_training_admits_refuses_and_evicts_as_if_it_had_not_stopped(mx, tmp_path, stop, delta, thresholds):
     """Against the rules, which know nothing of a stop."""
-    tf1 = support.tf().compat.v1
     mx(**(dict(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
           if delta else {}))
     data = admission_cases.batches(3)
@@ -226,9 +222,6 @@ def test_a_resumed_training_admits_refuses_and_evicts_as_if_it_had_not_stopped(m
 @pytest.mark.parametrize("configured, threshold, counts", [(2, 4, True), (3, 3, True), (0, 4, False)])
 def test_a_new_configuration_comes_before_a_threshold_that_was_set_while_training(
         mx, tmp_path, configured, threshold, counts):
-    from mx_rec.core.admission import set_threshold
-
-    tf1 = support.tf().compat.v1
     mx()
     data = admission_cases.batches(4)
     rules = admission_cases.Rules(2)

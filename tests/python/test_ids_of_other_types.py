@@ -5,13 +5,17 @@ import pytest
 import support
 from support import lookup
 import tensorflow as tf
+from mx_rec.core.asc.feature_spec import FeatureSpec
+from mx_rec.core.asc.helper import get_asc_insert_func
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.graph import modify_graph_and_start_emb_cache
+from mx_rec.optimizers.gradient_descent import create_hash_optimizer
+from mx_rec.util.initialize import get_initializer
 
 TYPES = [tf.float32, tf.float64, tf.float16, tf.uint8, tf.int8, tf.int16, tf.uint16, tf.uint32, tf.uint64, tf.int32]
 
 
 def table_of(name="table"):
-    from mx_rec.core.embedding import create_table
-
     return create_table(tf.int64, 4, name, tf.compat.v1.random_normal_initializer(seed=5), device_vocabulary_size=100)
 
 
@@ -63,13 +67,6 @@ def dataset():
 
 @pytest.mark.parametrize("form", ["spec", "modified", "in_step"])
 def test_ids_of_strings_to_number_train_in_every_form(mx, session, form):
-    from mx_rec.core.asc.feature_spec import FeatureSpec
-    from mx_rec.core.asc.helper import get_asc_insert_func
-    from mx_rec.core.embedding import sparse_lookup
-    from mx_rec.graph import modify_graph_and_start_emb_cache
-    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-    from mx_rec.util.initialize import get_initializer
-
     mx()
     spec = FeatureSpec("ids", table_name="table")
     data = dataset()
@@ -95,8 +92,6 @@ def test_ids_of_strings_to_number_train_in_every_form(mx, session, form):
 
 
 def test_the_cast_of_floats_moves_into_the_pipeline(mx, session):
-    from mx_rec.graph import modify_graph_and_start_emb_cache
-
     mx()
     iterator = tf.compat.v1.data.make_initializable_iterator(dataset())
     rows = lookup(table_of(), iterator.get_next()["ids"])

@@ -7,17 +7,24 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import preloaded
 import support
+from mx_rec.checkpoint import sealed
+from mx_rec.checkpoint.chains import chain_of, tables_directory
+from mx_rec.checkpoint.commit import Staging
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.optimizers.lazy_adam import create_hash_optimizer
+from mx_rec.saver.saver import Saver
+from mx_rec.saver.sparse import export
+from mx_rec.util.initialize import ConfigInitializer, terminate_config_initializer
 
 
 @pytest.fixture
 def incremental(mx):
     """Initialises mx_rec for incremental checkpoints."""
     def start(**arguments):
-        from mx_rec.util.initialize import ConfigInitializer, terminate_config_initializer
-
         if ConfigInitializer._single_instance is not None:
             terminate_config_initializer()
         settings = dict(is_incremental_checkpoint=True, save_checkpoint_due_time=3600,
@@ -32,10 +39,6 @@ class Model:
     """Two tables with LazyAdam beside a dense variable."""
 
     def __init__(self, max_to_keep=100):
-        from mx_rec.core.embedding import create_table, sparse_lookup
-        from mx_rec.optimizers.lazy_adam import create_hash_optimizer
-
-        tf = support.tf()
         self.tables = [create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=1000,
                                     emb_initializer=tf.compat.v1.random_normal_initializer(seed=dim))
                        for name, dim in (("users", 3), ("items", 2))]
@@ -50,7 +53,6 @@ class Model:
         self.raws = [support.Raw.of(table) for table in self.tables]
         self.slots = [raw.slot("LazyAdam_momentum") for raw in self.raws]
         self.saver = tf.compat.v1.train.Saver(max_to_keep=max_to_keep)
-        self.init = tf.compat.v1.global_variables_initializer()
 
     def state(self, sess):
         rows = [raw.rows(sess) for raw in self.raws]
@@ -69,8 +71,6 @@ def assert_same(found, expected):
 
 def change_manifest(directory, **fields):
     """Changes fields of a checkpoint's manifest, with its checksum."""
-    from mx_rec.checkpoint import sealed
-
     with open(directory + "/manifest.json") as file:
         manifest = sealed.loads(file.read())
     with open(directory + "/manifest.json", "w") as file:
@@ -82,7 +82,7 @@ def directories(place):
 
 
 def rebuilt(**arguments):
-    support.tf().compat.v1.reset_default_graph()
+    tf.compat.v1.reset_default_graph()
     return Model(**arguments)
 
 
@@ -91,8 +91,7 @@ def test_each_version_is_restored_bit_for_bit(graph, session, incremental, place
     model = Model()
     prefix, states = place + "/model", {}
     random = np.random.RandomState(3)
-    with support.new_session() as sess:
-        sess.run(model.init)
+    with support.started(support.new_session()) as sess:
         for step in range(8):
             for _ in range(3):
                 sess.run(model.train, {model.ids: random.randint(0, 60, 10)})
@@ -119,12 +118,9 @@ def test_each_version_is_restored_bit_for_bit(graph, session, incremental, place
 
 
 def test_an_export_after_a_delta_holds_the_whole_table(graph, session, incremental, place):
-    from mx_rec.saver.sparse import export
-
     incremental()
     model = Model()
-    with support.new_session() as sess:
-        sess.run(model.init)
+    with support.started(support.new_session()) as sess:
         for step in range(3):
             sess.run(model.train, {model.ids: np.arange(step, 30, step + 1)})
             if step:
@@ -137,12 +133,9 @@ def test_an_export_after_a_delta_holds_the_whole_table(graph, session, increment
 
 
 def test_the_saver_of_tables_restores_deltas(graph, session, incremental, place):
-    from mx_rec.saver.saver import Saver
-
     incremental()
     model = Model()
-    with support.new_session() as sess:
-        sess.run(model.init)
+    with support.started(support.new_session()) as sess:
         for step in range(2):
             sess.run(model.train, {model.ids: np.arange(step, 30, step + 1)})
             model.save(sess, place + "/m", step, delta=step > 0)
@@ -155,8 +148,7 @@ def test_the_saver_of_tables_restores_deltas(graph, session, incremental, place)
 def test_a_base_that_a_killed_save_had_taken_away_is_put_back_for_its_delta(graph, session, incremental, place):
     incremental()
     model = Model()
-    with support.new_session() as sess:
-        sess.run(model.init)
+    with support.started(support.new_session()) as sess:
         for step in range(2):
             sess.run(model.train, {model.ids: np.arange(step, 30, step + 1)})
             model.save(sess, place + "/m", step, delta=step > 0)
@@ -171,8 +163,7 @@ def test_a_base_that_a_killed_save_had_taken_away_is_put_back_for_its_delta(grap
 def test_saves_of_one_step_leave_one_checkpoint_whatever_their_kinds(graph, session, incremental, place, kinds):
     incremental()
     model = Model()
-    with support.new_session() as sess:
-        sess.run(model.init)
+    with support.started(support.new_session()) as sess:
         sess.run(model.train, {model.ids: np.arange(20)})
         model.save(sess, place + "/m", 1, delta=False)
         for delta in kinds:
@@ -191,8 +182,7 @@ def test_a_failed_save_of_the_other_kind_leaves_the_step_as_it_was(graph, sessio
                                                                    monkeypatch):
     incremental()
     model = Model()
-    with support.new_session() as sess:
-        sess.run(model.init)
+    with support.started(support.new_session()) as sess:
         for step in (1, 2):
             sess.run(model.train, {model.ids: np.arange(20 * step)})
             model.save(sess, place + "/m", step, delta=step == 2 and first)
@@ -214,8 +204,7 @@ def test_a_failed_save_of_the_other_kind_leaves_the_step_as_it_was(graph, sessio
 def test_a_delta_is_as_large_as_what_changed(graph, session, incremental, place):
     incremental()
     model = Model()
-    with support.new_session() as sess:
-        sess.run(model.init)
+    with support.started(support.new_session()) as sess:
         sess.run(model.train, {model.ids: np.arange(900)})
         model.save(sess, place + "/m", 1, delta=False)
         sess.run(model.train, {model.ids: [5, 7, 5]})
@@ -228,8 +217,7 @@ def test_training_goes_on_with_deltas_after_a_restore(graph, session, incrementa
     incremental()
     model = Model()
     prefix = place + "/model"
-    with support.new_session() as sess:
-        sess.run(model.init)
+    with support.started(support.new_session()) as sess:
         sess.run(model.train, {model.ids: np.arange(20)})
         model.save(sess, prefix, 1, delta=False)
         sess.run(model.train, {model.ids: np.arange(5)})
@@ -249,8 +237,7 @@ def test_training_goes_on_with_deltas_after_a_restore(graph, session, incrementa
 def test_what_a_delta_cannot_follow_is_saved_whole_and_the_log_says_why(graph, session, incremental, place, caplog):
     incremental()
     model = Model()
-    with support.new_session() as sess:
-        sess.run(model.init)
+    with support.started(support.new_session()) as sess:
         sess.run(model.train, {model.ids: [1, 2]})
         model.save(sess, place + "/one/model", 1)
         assert "nothing was saved or restored" in caplog.text
@@ -265,20 +252,17 @@ def test_what_a_delta_cannot_follow_is_saved_whole_and_the_log_says_why(graph, s
 
 def test_save_delta_needs_the_setting(graph, session, dynamic, place):
     model = Model()
-    with support.new_session() as sess:
-        sess.run(model.init)
+    with support.started(support.new_session()) as sess:
         with pytest.raises(ValueError, match="is_incremental_checkpoint=True"):
             model.saver.save(sess, place + "/model", save_delta=True)
     assert not os.listdir(place)
 
 
 def test_a_gap_and_a_foreign_delta_are_refused_by_name_and_nothing_changes(graph, session, incremental, place):
-    tf = support.tf()
     incremental()
     model = Model()
     prefix = place + "/model"
-    with support.new_session() as sess:
-        sess.run(model.init)
+    with support.started(support.new_session()) as sess:
         for step in range(4):
             sess.run(model.train, {model.ids: np.arange(step, step + 5)})
             model.save(sess, prefix, step, delta=step > 0)
@@ -310,8 +294,7 @@ def test_a_save_that_fails_loses_nothing(graph, session, incremental, place):
     incremental()
     model = Model()
     prefix = place + "/model"
-    with support.new_session() as sess:
-        sess.run(model.init)
+    with support.started(support.new_session()) as sess:
         sess.run(model.train, {model.ids: np.arange(9)})
         model.save(sess, prefix, 1, delta=False)
         sess.run(model.train, {model.ids: [3]})
@@ -331,14 +314,10 @@ def test_a_save_that_fails_loses_nothing(graph, session, incremental, place):
 
 
 def test_what_a_kept_delta_needs_stays_and_a_whole_save_ends_the_deltas(graph, session, incremental, place):
-    from mx_rec.checkpoint.commit import Staging
-
-    tf = support.tf()
     incremental()
     model = Model(max_to_keep=2)
     prefix = place + "/model"
-    with support.new_session() as sess:
-        sess.run(model.init)
+    with support.started(support.new_session()) as sess:
         for step in range(5):
             sess.run(model.train, {model.ids: np.arange(step, step + 5)})
             model.save(sess, prefix, step, delta=step > 0)
@@ -373,8 +352,7 @@ def test_restore_model_version_chooses_a_step_until_this_process_saves(graph, se
     incremental()
     model = Model()
     prefix, states = place + "/model", {}
-    with support.new_session() as sess:
-        sess.run(model.init)
+    with support.started(support.new_session()) as sess:
         for step in range(4):
             sess.run(model.train, {model.ids: np.arange(step, step + 5)})
             model.save(sess, prefix, step, delta=step > 0)
@@ -409,8 +387,7 @@ def test_rows_that_were_trained_rarely_are_left_out_and_come_later(graph, sessio
     model = Model()
     keys = lambda step: sorted(np.fromfile(  # noqa: E731
         place + "/delta-sparse-m-%d/users/key/slice.data" % step, "<i8").tolist())
-    with support.new_session() as sess:
-        sess.run(model.init)
+    with support.started(support.new_session()) as sess:
         sess.run(model.train, {model.ids: np.arange(9)})
         model.save(sess, place + "/m", 1, delta=False)
         sess.run(model.train, {model.ids: [1, 2]})
@@ -427,8 +404,7 @@ def test_the_making_of_a_row_is_no_gradient_that_reached_it(graph, session, incr
     model = Model()
     keys = lambda step: sorted(np.fromfile(  # noqa: E731
         place + "/delta-sparse-m-%d/users/key/slice.data" % step, "<i8").tolist())
-    with support.new_session() as sess:
-        sess.run(model.init)
+    with support.started(support.new_session()) as sess:
         sess.run(model.train, {model.ids: [1]})
         model.save(sess, place + "/m", 1, delta=False)
         sess.run(model.train, {model.ids: [5]})
@@ -489,7 +465,6 @@ print("loss", repr(estimator.evaluate(input_fn, steps=3)["loss"]))
 @pytest.mark.long
 @pytest.mark.parametrize("modified", ["modified", pytest.param("as it is", marks=pytest.mark.slow)])
 def test_an_estimator_saves_deltas_by_time_and_goes_on_from_them(place, modified):
-    tf = support.tf()
     preloaded.run_python(ESTIMATOR, place + "/two", 12, modified, 0)
     found = directories(place + "/two")
     assert "sparse-model.ckpt-0" in found
@@ -507,9 +482,6 @@ def test_an_estimator_saves_deltas_by_time_and_goes_on_from_them(place, modified
 
 def _rows(checkpoint):
     """The table `users` of a checkpoint, from its chain."""
-    from mx_rec.checkpoint.chains import chain_of, tables_directory
-
-    tf = support.tf()
     with tf.Graph().as_default():
         raw = support.Raw.new(4, name="users")
         load = support.ops().mx_rec_load(raw.handle, support.bytes_tensor("\0".join(

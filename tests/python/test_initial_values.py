@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.core.embedding import create_table
 
 KEYS = np.concatenate([np.arange(2000), np.arange(2000) * 10 ** 12 + 7, -np.arange(2, 2002)])
 DIM = 16
@@ -60,7 +62,6 @@ DISTRIBUTIONS = [
 
 def new_rows(sess, raw):
     """Rows of KEYS, created, in the order of KEYS."""
-    tf = support.tf()
     offsets, restore = support.ops().resolve(raw.handle, tf.constant(KEYS), create=1)
     rows = support.ops().mx_rec_restore(support.ops().lookup(raw.handle, raw.variable, offsets), restore)
     return sess.run(rows)
@@ -115,7 +116,6 @@ def test_constants_are_exact_and_init_param_multiplies_them(graph, session, init
 
 
 def test_init_param_scales_random_rows_and_no_slots(graph, session):
-    tf = support.tf()
     spec = {"kind": "random_normal", "mean": 0.0, "stddev": 1.0}
     plain = support.Raw.new(DIM, name="plain", capacity=CAPACITY, initializer=spec)
     scaled = support.Raw.new(DIM, name="scaled", capacity=CAPACITY, initializer=spec, init_param=0.125)
@@ -176,16 +176,14 @@ OBJECT_NAMES = sorted(["v1 " + name for name in (
 
 
 def create(name, initializer, **arguments):
-    from mx_rec.core.embedding import create_table
-
-    return create_table(key_dtype=support.tf().int64, dim=DIM, name=name, device_vocabulary_size=CAPACITY,
+    return create_table(key_dtype=tf.int64, dim=DIM, name=name, device_vocabulary_size=CAPACITY,
                         emb_initializer=initializer, **arguments)
 
 
 @pytest.mark.parametrize("name", OBJECT_NAMES)
 def test_each_initializer_object_of_tensorflow_gives_its_distribution(graph, session, dynamic, name):
     """The fans are those of a variable of shape [row budget, dim], as TensorFlow computes them."""
-    initializer, expected = objects(support.tf())[name]
+    initializer, expected = objects(tf)[name]
     raw = support.Raw.of(create("table", initializer))
     rows = new_rows(session(), raw)
     if callable(expected):
@@ -195,7 +193,7 @@ def test_each_initializer_object_of_tensorflow_gives_its_distribution(graph, ses
 
 
 def test_every_kind_of_object_is_listed(graph):
-    assert sorted(objects(support.tf())) == OBJECT_NAMES
+    assert sorted(objects(tf)) == OBJECT_NAMES
 
 
 @pytest.mark.parametrize("make", [
@@ -205,19 +203,17 @@ def test_every_kind_of_object_is_listed(graph):
 ], ids=["orthogonal", "identity", "a function", "uniform_unit_scaling"])
 def test_any_other_initializer_is_a_value_error_that_lists_the_good_ones(graph, dynamic, make):
     with pytest.raises(ValueError) as error:
-        create("table", make(support.tf()))
+        create("table", make(tf))
     for word in ("zeros", "constant", "random_uniform", "truncated_normal", "variance_scaling"):
         assert word in str(error.value)
 
 
 def test_init_param_of_create_table_multiplies(graph, session, dynamic):
-    tf = support.tf()
     raw = support.Raw.of(create("table", tf.compat.v1.constant_initializer(2.0), init_param=-1.5))
     assert np.all(new_rows(session(), raw) == -3.0)
 
 
 def test_seeds_decide_and_tables_without_one_differ_by_name(graph, session, dynamic):
-    tf = support.tf()
     make = tf.compat.v1.random_normal_initializer
     raws = {name: support.Raw.of(create(name, make(seed=seed))) for name, seed in
             (("a", 1), ("b", 1), ("c", 2), ("d", None), ("e", None))}
@@ -234,7 +230,6 @@ def test_seeds_decide_and_tables_without_one_differ_by_name(graph, session, dyna
 
 def test_initial_rows_are_the_same_in_another_process(graph, session, dynamic):
     """Also for an initializer without a seed: a table that is made again after a restart has to be the same table."""
-    tf = support.tf()
     code = """
 import sys, numpy as np, support, test_initial_values as here
 from mx_rec.util.initialize import init

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from test_incremental_checkpoints import Model, incremental  # noqa: F401  a fixture
@@ -46,11 +47,9 @@ def state(model, sess):
 def test_an_interrupted_save_leaves_the_one_before_and_the_next_removes_what_lies_around(
         graph, session, incremental, place, delta):  # noqa: F811
     """Ctrl-C left hidden directories of unfinished saves and, with deltas, a chain that could not be restored."""
-    tf = support.tf()
     incremental()
     model = Model(max_to_keep=3)
-    with support.new_session() as sess:
-        sess.run(model.init)
+    with support.started(support.new_session()) as sess:
         line, number, stopped = 1, 1, 0
         sess.run(model.train, {model.ids: [1, 2, 3]})
         model.save(sess, place + "/m", number, delta=False)

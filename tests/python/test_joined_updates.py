@@ -2,12 +2,16 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
-from fused_cases import batches, loss_of, optimizer, tf, total
+from fused_cases import batches, loss_of, optimizer, total
 from modify_cases import PASSED
 from test_fused_updates import needed
 from test_graph_pass import COUNT, alike, begun, lookups_by_an_iterator, model, tables_of
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.optimizers.gradient_descent import create_hash_optimizer
+from mx_rec.util.initialize import init, terminate_config_initializer
 
 
 def updates_of(op):
@@ -19,11 +23,11 @@ def test_what_waits_for_joined_updates_runs_behind_them():
     def script(run):
         source, ids, label, tables, rows = lookups_by_an_iterator(run)
         loss, update = model(run, rows, label, tables)
-        steps = tf().compat.v1.get_variable("steps", [], tf().int64, tf().compat.v1.zeros_initializer(), trainable=False)
-        with tf().control_dependencies([update]):
-            counted = tf().compat.v1.assign_add(steps, 1)
+        steps = tf.compat.v1.get_variable("steps", [], tf.int64, tf.compat.v1.zeros_initializer(), trainable=False)
+        with tf.control_dependencies([update]):
+            counted = tf.compat.v1.assign_add(steps, 1)
             after = [total(run.lookup(table, ids[:, at], is_train=False)) for at, table in enumerate(tables)]
-        train = tf().group(update, counted)
+        train = tf.group(update, counted)
         run.modify()
         sess = begun(run, source)
         for fetched in (train, [loss, after], update, [counted, after[1]], [train, loss]):
@@ -38,7 +42,7 @@ def test_a_run_of_one_of_the_updates_that_were_joined_updates_that_table_alone()
     def script(run):
         source, ids, label, tables, rows = lookups_by_an_iterator(run)
         loss, update = model(run, rows, label, tables)
-        ones = support.updates_in(tf().compat.v1.get_default_graph().get_operations())
+        ones = support.updates_in(tf.compat.v1.get_default_graph().get_operations())
         run.modify()
         sess = begun(run, source)
         run.step(sess, [loss, update])
@@ -76,16 +80,16 @@ def variables_of(tables):
 def test_a_partial_run_of_a_step_computes_what_its_setup_asked_for():
     def script(run):
         source, ids, label, tables, rows = lookups_by_an_iterator(run)
-        rate = tf().compat.v1.placeholder(tf().float32, [])
+        rate = tf.compat.v1.placeholder(tf.float32, [])
         sums = [total(one) for one in rows]
         loss = loss_of(sums, label)
-        grads = tf().gradients(loss * rate, variables_of(tables))
+        grads = tf.gradients(loss * rate, variables_of(tables))
         update = optimizer("adagrad").apply_gradients(zip(grads, variables_of(tables)))
-        ones = support.updates_in(tf().compat.v1.get_default_graph().get_operations())
-        with tf().control_dependencies([update]):
-            trained = tf().identity(loss)
-        with tf().control_dependencies([ones[1]]):
-            one = tf().identity(sums[1])
+        ones = support.updates_in(tf.compat.v1.get_default_graph().get_operations())
+        with tf.control_dependencies([update]):
+            trained = tf.identity(loss)
+        with tf.control_dependencies([ones[1]]):
+            one = tf.identity(sums[1])
         run.modify()
         sess = begun(run, source)
         for fetches in ([sums[0], trained], [loss, trained], [sums[2], one], [rows[1], trained]):
@@ -106,15 +110,15 @@ def test_train_ops_of_a_table_each_that_one_op_joins_run_alone_as_well(fetched):
         source, ids, label, tables, rows = lookups_by_an_iterator(run)
         loss, one = loss_of([total(each) for each in rows], label), optimizer("adagrad")
         trains = [one.minimize(loss, var_list=[table.variable]) for table in tables]
-        updates = support.updates_in(tf().compat.v1.get_default_graph().get_operations())
-        whole = tf().group(*updates)
+        updates = support.updates_in(tf.compat.v1.get_default_graph().get_operations())
+        whole = tf.group(*updates)
         trains = updates if fetched == "update" else trains
         run.modify()
         sess = begun(run, source)
         assert updates_of(whole) == ([COUNT] if run.form == PASSED else [1] * COUNT)
         for some in (whole, trains[0], [trains[1], loss], trains[1:], whole):
             run.step(sess, some)
-        later = tf().group(trains[2])
+        later = tf.group(trains[2])
         for some in (later, whole, trains[0], later):
             run.step(sess, some)
         run.contents(sess)
@@ -127,14 +131,14 @@ def test_two_updates_of_a_table_that_the_same_op_waits_for_are_two_steps():
     found = []
 
     def script(run):
-        ids = tf().compat.v1.placeholder(tf().int64, [None, 2])
+        ids = tf.compat.v1.placeholder(tf.int64, [None, 2])
         tables = [run.table("t%d" % at) for at in range(2)]
         rows = [run.lookup(table, ids) for table in tables]
-        one, losses = optimizer("adagrad"), [tf().reduce_sum(tf().square(rows[0])), tf().reduce_sum(tf().sin(rows[0]) * rows[1])]
+        one, losses = optimizer("adagrad"), [tf.reduce_sum(tf.square(rows[0])), tf.reduce_sum(tf.sin(rows[0]) * rows[1])]
         pairs = [one.compute_gradients(loss, variables_of(tables)) for loss in losses]
         one.apply_gradients(pairs[0][:1])
         one.apply_gradients(pairs[1])
-        whole = tf().group(*support.updates_in(tf().compat.v1.get_default_graph().get_operations()))
+        whole = tf.group(*support.updates_in(tf.compat.v1.get_default_graph().get_operations()))
         run.modify()
         sess = run.session()
         assert updates_of(whole) == ([1, 2] if run.form == PASSED else [1, 1, 1])
@@ -155,12 +159,12 @@ def test_two_train_ops_keep_their_order_and_share_no_op(waits):
     def script(run):
         source, ids, label, tables, rows = lookups_by_an_iterator(run)
         loss, first = model(run, rows, label, tables)
-        updates = support.updates_in(tf().compat.v1.get_default_graph().get_operations())
-        with tf().control_dependencies([first] if waits == "for the train op" else updates):
+        updates = support.updates_in(tf.compat.v1.get_default_graph().get_operations())
+        with tf.control_dependencies([first] if waits == "for the train op" else updates):
             again = [run.lookup(table, ids[:, at] + 0) for at, table in enumerate(tables)]
             later = loss_of([total(one) for one in again], label)
             second = optimizer("adagrad").minimize(later, var_list=variables_of(tables))
-            third = optimizer("adagrad").minimize(tf().identity(later) * 2.0, var_list=variables_of(tables[:2]))
+            third = optimizer("adagrad").minimize(tf.identity(later) * 2.0, var_list=variables_of(tables[:2]))
         run.modify()
         sess = begun(run, source)
         if run.form == PASSED:
@@ -176,15 +180,15 @@ def test_two_train_ops_keep_their_order_and_share_no_op(waits):
 def test_a_lookup_by_ids_that_wait_for_an_update_shares_no_op_with_the_one_that_the_update_is_of():
     """"Graph is invalid, contains a cycle": the update came to wait for the joint op, whose ids wait for the update."""
     def script(run):
-        ids = tf().constant([[1, 2, 3], [4, 5, 6]], tf().int64)
+        ids = tf.constant([[1, 2, 3], [4, 5, 6]], tf.int64)
         tables = tables_of(run, 2)
         # The gradient is a constant: nothing but the pass orders the update behind the rows.
-        loss = tf().reduce_sum(total(run.lookup(tables[0], ids)))
+        loss = tf.reduce_sum(total(run.lookup(tables[0], ids)))
         update = optimizer("gradient_descent").minimize(loss, var_list=variables_of(tables[:1]))
-        with tf().control_dependencies([update]):
-            late = tf().identity(ids)
-        whole = tf().reduce_sum(total(run.lookup(tables[1], late)))
-        both = tf().stack([loss * 0.0, whole])
+        with tf.control_dependencies([update]):
+            late = tf.identity(ids)
+        whole = tf.reduce_sum(total(run.lookup(tables[1], late)))
+        both = tf.stack([loss * 0.0, whole])
         run.modify()
         sess = run.session()
         for fetched in (both, [whole, update]):
@@ -198,11 +202,11 @@ def test_optimizers_of_two_kinds_update_parts_of_the_tables_by_an_op_each():
     def script(run):
         source, ids, label, tables, rows = lookups_by_an_iterator(run)
         loss = loss_of([total(one) for one in rows], label)
-        dense = tf().compat.v1.get_variable("w", [], initializer=tf().compat.v1.ones_initializer())
+        dense = tf.compat.v1.get_variable("w", [], initializer=tf.compat.v1.ones_initializer())
         trains = [optimizer("adagrad").minimize(loss, var_list=variables_of(tables[:2])),
                   optimizer().minimize(loss, var_list=variables_of(tables[2:])),
-                  tf().compat.v1.train.MomentumOptimizer(0.1, 0.5).minimize(tf().square(dense), var_list=[dense])]
-        whole = tf().group(*trains)
+                  tf.compat.v1.train.MomentumOptimizer(0.1, 0.5).minimize(tf.square(dense), var_list=[dense])]
+        whole = tf.group(*trains)
         run.modify()
         sess = begun(run, source)
         assert updates_of(whole) == ([1, 2] if run.form == PASSED else [1] * COUNT)
@@ -222,14 +226,14 @@ def test_a_train_op_in_a_branch_or_a_loop_updates_as_often_as_it_runs(where):
 
         def train():
             rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
-            with tf().control_dependencies([model(run, rows, label, tables)[1]]):
-                return tf().constant(1)
+            with tf.control_dependencies([model(run, rows, label, tables)[1]]):
+                return tf.constant(1)
 
-        flag = tf().compat.v1.placeholder_with_default(True, [])
+        flag = tf.compat.v1.placeholder_with_default(True, [])
         if where == "cond":
-            done = tf().cond(flag, train, lambda: tf().constant(0))
+            done = tf.cond(flag, train, lambda: tf.constant(0))
         else:
-            done = tf().while_loop(lambda at: at < 2, lambda at: at + train(), [tf().constant(0)], parallel_iterations=1,
+            done = tf.while_loop(lambda at: at < 2, lambda at: at + train(), [tf.constant(0)], parallel_iterations=1,
                                    back_prop=False)
         run.modify()
         sess = begun(run, source)
@@ -243,10 +247,10 @@ def test_a_train_op_in_a_branch_or_a_loop_updates_as_often_as_it_runs(where):
 def test_gradients_can_be_fetched_and_those_that_a_script_changes_can_be_fed():
     def script(run):
         source, ids, label, tables, rows = lookups_by_an_iterator(run)
-        wide = tf().concat([total(rows[0]), rows[1][:, 0], total(rows[2])], -1)
+        wide = tf.concat([total(rows[0]), rows[1][:, 0], total(rows[2])], -1)
         loss = loss_of([wide], label)
-        grads = tf().gradients(loss, variables_of(tables))
-        clipped = [tf().IndexedSlices(tf().clip_by_value(one.values, -0.01, 0.01), tf().identity(one.indices)) for one in grads]
+        grads = tf.gradients(loss, variables_of(tables))
+        clipped = [tf.IndexedSlices(tf.clip_by_value(one.values, -0.01, 0.01), tf.identity(one.indices)) for one in grads]
         update = optimizer("adagrad").apply_gradients(zip(grads, variables_of(tables)))
         other = optimizer().apply_gradients(zip(clipped, variables_of(tables)))
         run.modify()
@@ -269,9 +273,8 @@ def test_gradients_can_be_fetched_and_those_that_a_script_changes_can_be_fed():
 def test_a_number_of_an_optimizer_that_several_updates_take_can_be_fed():
     def script(run):
         source, ids, label, tables, rows = lookups_by_an_iterator(run)
-        from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 
-        rate = tf().compat.v1.placeholder_with_default(0.1, [])
+        rate = tf.compat.v1.placeholder_with_default(0.1, [])
         loss = loss_of([total(one) for one in rows], label)
         update = create_hash_optimizer(rate).minimize(loss, var_list=variables_of(tables))
         run.modify()
@@ -286,13 +289,11 @@ def test_a_number_of_an_optimizer_that_several_updates_take_can_be_fed():
 def test_of_copies_of_a_number_that_joined_updates_take_none_can_be_fed():
     """One op has one of them: a value that is fed for the other would have no effect."""
     def script(run):
-        from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-
         source, ids, label, tables, rows = lookups_by_an_iterator(run)
-        rate = tf().compat.v1.placeholder_with_default(0.1, [])
-        copies = [tf().identity(rate) for _ in tables]
+        rate = tf.compat.v1.placeholder_with_default(0.1, [])
+        copies = [tf.identity(rate) for _ in tables]
         loss = loss_of([total(one) for one in rows], label)
-        whole = tf().group(*[create_hash_optimizer(copy).minimize(loss, var_list=[table.variable])
+        whole = tf.group(*[create_hash_optimizer(copy).minimize(loss, var_list=[table.variable])
                              for copy, table in zip(copies, tables)])
         run.modify()
         sess = begun(run, source)
@@ -311,20 +312,17 @@ def test_of_copies_of_a_number_that_joined_updates_take_none_can_be_fed():
 
 def estimator_rows(tmp_path, passes):
     """The rows of two tables that an Estimator has trained."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
     init(use_dynamic=True, graph_pass=passes)
-    v1, found, seen = tf().compat.v1, [], {}
+    v1, found, seen = tf.compat.v1, [], {}
 
     def model_fn(features, labels, mode):
-        tables = [create_table(key_dtype=tf().int64, dim=4 + at, name="t%d" % at, device_vocabulary_size=100,
+        tables = [create_table(key_dtype=tf.int64, dim=4 + at, name="t%d" % at, device_vocabulary_size=100,
                                emb_initializer=v1.random_normal_initializer(seed=at)) for at in range(2)]
         rows = [sparse_lookup(table, features, modify_graph=True) for table in tables]
         loss = loss_of([total(one) for one in rows], labels)
         train = optimizer("adagrad").minimize(loss, v1.train.get_global_step(), var_list=variables_of(tables))
         seen.update(train=train, raws=[support.Raw.of(table) for table in tables])
-        return tf().estimator.EstimatorSpec(mode, loss=loss, train_op=train)
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train)
 
     class Look(v1.train.SessionRunHook):
         def end(self, session):
@@ -332,11 +330,11 @@ def estimator_rows(tmp_path, passes):
 
     def batches():
         ids = np.random.RandomState(2).randint(-1, 20, [24, 3])
-        return tf().data.Dataset.from_tensor_slices((ids, np.linspace(0, 1, 24).astype(np.float32))).batch(6)
+        return tf.data.Dataset.from_tensor_slices((ids, np.linspace(0, 1, 24).astype(np.float32))).batch(6)
 
     try:
-        config = tf().estimator.RunConfig(save_checkpoints_secs=None, save_checkpoints_steps=None, tf_random_seed=1)
-        tf().estimator.Estimator(model_fn, str(tmp_path), config).train(batches, hooks=[Look()])
+        config = tf.estimator.RunConfig(save_checkpoints_secs=None, save_checkpoints_steps=None, tf_random_seed=1)
+        tf.estimator.Estimator(model_fn, str(tmp_path), config).train(batches, hooks=[Look()])
         graph = seen["train"].graph
         return found, updates_of_graph(graph, seen["train"])
     finally:

@@ -2,18 +2,19 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from support import lookup
 from support import INT64_MAX, INT64_MIN
+from mx_rec import plugin
+from mx_rec.core.embedding import create_table
+from mx_rec.ops.shapes import definitions
 
 EDGE_KEYS = [0, 1, -2, INT64_MIN, INT64_MAX, INT64_MIN + 1, INT64_MAX - 1, 2 ** 31, -2 ** 31, 2 ** 32, 2 ** 63 - 2 ** 32]
 
 
 def make_table(name="table", dim=3, **arguments):
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     arguments.setdefault("emb_initializer", tf.compat.v1.zeros_initializer())
     arguments.setdefault("key_dtype", tf.int64)
     return create_table(dim=dim, name=name, device_vocabulary_size=1000, **arguments)
@@ -21,7 +22,6 @@ def make_table(name="table", dim=3, **arguments):
 
 @pytest.mark.parametrize("train", [True, False])
 def test_keys_at_the_edges_of_int64_are_ordinary_keys(graph, session, dynamic, train):
-    tf = support.tf()
     table = make_table(dim=2)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     embedding = lookup(table, ids, is_train=train)
@@ -38,7 +38,6 @@ def test_keys_at_the_edges_of_int64_are_ordinary_keys(graph, session, dynamic, t
 def test_edge_keys_are_made_trained_removed_and_made_again(graph, session, dynamic):
     from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 
-    tf = support.tf()
     table = make_table(dim=1)
     ids = tf.constant(EDGE_KEYS + [-1] + EDGE_KEYS, tf.int64)
     embedding = lookup(table, ids)
@@ -46,8 +45,7 @@ def test_edge_keys_are_made_trained_removed_and_made_again(graph, session, dynam
     weights = np.arange(2 * count + 1, dtype=np.float32).reshape(-1, 1)
     update = create_hash_optimizer(1.0).minimize(tf.reduce_sum(embedding * weights), var_list=[table.variable])
     raw = support.Raw.of(table)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(update)
     rows = raw.rows(sess)
     assert sorted(rows) == sorted(EDGE_KEYS)
@@ -60,7 +58,6 @@ def test_edge_keys_are_made_trained_removed_and_made_again(graph, session, dynam
 
 
 def test_the_padding_key_never_gets_a_row_by_any_verb(graph, session):
-    tf = support.tf()
     table = support.Raw.new(2, initializer={"kind": "ones"})
     minus = tf.constant([-1, -1], tf.int64)
     offsets, restore = support.ops().resolve(table.handle, minus, create=1)
@@ -81,7 +78,6 @@ def test_the_padding_key_never_gets_a_row_by_any_verb(graph, session):
 
 @pytest.mark.parametrize("key_dtype", ["int32", "int64"])
 def test_int32_ids_are_the_same_keys_as_int64_ids(graph, session, dynamic, key_dtype):
-    tf = support.tf()
     table = make_table(dim=2, key_dtype=getattr(tf, key_dtype))
     values = [0, 5, -1, -7, 2 ** 31 - 1, -2 ** 31]
     narrow = lookup(table, tf.constant(values, tf.int32))
@@ -100,7 +96,6 @@ def test_int32_ids_are_the_same_keys_as_int64_ids(graph, session, dynamic, key_d
 
 @pytest.mark.parametrize("op", ["id_offset", "find", "apply", "remove", "assign"])
 def test_every_op_with_ids_takes_int32(graph, session, op):
-    tf = support.tf()
     ops = support.ops()
     table = support.Raw.new(2)
     ids = tf.constant([-5, 3], tf.int32)
@@ -130,7 +125,6 @@ def test_every_op_with_ids_takes_int32(graph, session, op):
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 1, 3), (2, 2, 1, 3)], ids=lambda shape: "rank%d" % len(shape))
 @pytest.mark.parametrize("train", [True, False])
 def test_ids_of_rank_0_to_4_give_embeddings_of_one_rank_more(graph, session, dynamic, shape, train):
-    tf = support.tf()
     table = make_table(dim=2)
     values = np.random.RandomState(1).randint(0, 3, shape).astype(np.int64)
     embedding = lookup(table, tf.constant(values, tf.int64, shape=shape), is_train=train)
@@ -153,7 +147,6 @@ def test_ids_of_rank_0_to_4_give_embeddings_of_one_rank_more(graph, session, dyn
 def test_empty_batches_give_empty_embeddings_and_updates_of_nothing(graph, session, dynamic, shape, train):
     from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
-    tf = support.tf()
     table = make_table(dim=2)
     ids = tf.compat.v1.placeholder(tf.int64, [None] * len(shape))
     embedding = lookup(table, ids, is_train=train)
@@ -161,8 +154,7 @@ def test_empty_batches_give_empty_embeddings_and_updates_of_nothing(graph, sessi
     if train:
         fetches.append(create_hash_optimizer(0.1).minimize(tf.reduce_sum(embedding), var_list=[table.variable]))
     raw = support.Raw.of(table)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     assert sess.run(fetches, {ids: np.zeros(shape, np.int64)})[0].shape == shape + (2,)
     assert raw.size(sess) == 0
     sess.run(fetches, {ids: np.full((1,) * len(shape), 8)})
@@ -180,7 +172,6 @@ def test_an_empty_table_exports_nothing_of_the_right_shape(graph, session):
 @pytest.mark.parametrize("ids_shape", [None, [None], [None, 3], [2, None], [4, 3], [], [None, 2, None, 1]])
 @pytest.mark.parametrize("train", [True, False])
 def test_static_shapes_go_through_sparse_lookup(graph, dynamic, ids_shape, train):
-    tf = support.tf()
     table = make_table(dim=5)
     embedding = lookup(table, tf.compat.v1.placeholder(tf.int64, ids_shape), is_train=train)
     assert embedding.dtype == tf.float32
@@ -195,7 +186,6 @@ def test_static_shapes_go_through_sparse_lookup(graph, dynamic, ids_shape, train
 
 @pytest.mark.parametrize("train", [True, False])
 def test_ids_of_unknown_rank_are_looked_up(graph, session, dynamic, train):
-    tf = support.tf()
     table = make_table(dim=2)
     ids = tf.compat.v1.placeholder(tf.int64)
     embedding = lookup(table, ids, is_train=train)
@@ -205,7 +195,6 @@ def test_ids_of_unknown_rank_are_looked_up(graph, session, dynamic, train):
 
 
 def test_shapes_of_the_raw_ops_are_inferred(graph):
-    tf = support.tf()
     ops = support.shaped_ops()
     table = support.Raw.new(4, ops=ops)
     ids = tf.compat.v1.placeholder(tf.int64, [None, 3])
@@ -233,7 +222,7 @@ def test_shapes_of_the_raw_ops_are_inferred(graph):
 
 def test_an_export_gives_the_fields_that_are_asked_for_in_their_order_and_keys_alone(graph, session):
     ops, table = support.ops(), support.Raw.new(2)
-    update = support.update_ids("adagrad", table.handle, [5, 3], support.tf().ones([2, 2]), 1.0, 0.5)
+    update = support.update_ids("adagrad", table.handle, [5, 3], tf.ones([2, 2]), 1.0, 0.5)
     slot, embedding = support.bytes_tensor("Adagrad_accumulator"), support.bytes_tensor("")
     sess = session()
     for fields in ([slot, embedding, slot], []):
@@ -291,15 +280,12 @@ def wrong_shapes():
 @pytest.mark.parametrize("make", [case[1] for case in wrong_shapes()], ids=[case[0] for case in wrong_shapes()])
 def test_wrong_ranks_and_types_are_refused_while_the_graph_is_built(graph, make):
     with pytest.raises((ValueError, TypeError)):
-        make(support.tf(), support.shaped_ops(), support.Raw.new(4))
+        make(tf, support.shaped_ops(), support.Raw.new(4))
 
 
 @pytest.mark.parametrize("way", ["op", "question"])
 def test_a_map_function_that_autograph_converts_makes_ops(graph, session, way):
     """AutoGraph went into the calls of the plugin and read a result that was freed: the process ended."""
-    from mx_rec import plugin
-
-    tf = support.tf()
     inverse = tf.constant([0, 0, -1], tf.int32)
 
     def rows(value):
@@ -317,8 +303,6 @@ def test_a_map_function_that_autograph_converts_makes_ops(graph, session, way):
 def test_gradients_are_registered_as_the_definitions_say(graph):
     from tensorflow.python.framework import ops as tf_ops
 
-    from mx_rec.ops.shapes import definitions
-
     with_gradient = {name for name, one in definitions().items() if one["differentiable"]}
     assert with_gradient == {"MxRecRead", "MxRecRestore", "MxRecReduce", "MxRecReduceColumns", "MxRecRestorePooled", "MxRecReducePooled", "MxRecBagWeights",
                              "MxRecBagDivisors", "MxRecPooledWeightGradient", "MxRecStitch"}
@@ -329,8 +313,6 @@ def test_gradients_are_registered_as_the_definitions_say(graph):
 
 def test_registered_ops_are_what_the_definitions_say(graph):
     from tensorflow.python.framework import op_def_registry
-
-    from mx_rec.ops.shapes import definitions
 
     registered = {name: op for name, op in op_def_registry.get_registered_ops().items() if name.startswith("MxRec")}
     assert set(registered) == set(definitions())

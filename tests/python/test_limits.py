@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
 
 def message_of(error):
@@ -25,7 +28,6 @@ def ways_to_overflow(tf, table, ids):
 @pytest.mark.parametrize("way, op", [("id_offset", "MxRecIdOffset"), ("assign", "MxRecAssign"),
                                      ("update_sgd", "MxRecIdOffset"), ("update_adagrad", "MxRecIdOffset")])
 def test_a_batch_over_the_budget_changes_nothing_and_names_table_and_budget(graph, session, way, op):
-    tf = support.tf()
     table = support.Raw.new(2, name="tight_table", capacity=10)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     run = ways_to_overflow(tf, table, ids)[way]
@@ -46,7 +48,6 @@ def test_a_batch_over_the_budget_changes_nothing_and_names_table_and_budget(grap
 
 
 def test_removed_rows_make_room_again(graph, session):
-    tf = support.tf()
     table = support.Raw.new(1, capacity=4)
     sess = session()
     table.assign(sess, [1, 2, 3, 4], [[1], [2], [3], [4]])
@@ -60,18 +61,13 @@ def test_removed_rows_make_room_again(graph, session):
 
 
 def test_sparse_lookup_over_the_budget_fails_and_training_goes_on(graph, session, dynamic):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
-
-    tf = support.tf()
     table = create_table(key_dtype=tf.int64, dim=2, name="small_table", device_vocabulary_size=3,
                          host_vocabulary_size=2, emb_initializer=tf.compat.v1.zeros_initializer())
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     embedding = sparse_lookup(table, ids, modify_graph=True)
     update = create_hash_optimizer(0.1).minimize(tf.reduce_sum(embedding), var_list=[table.variable])
     raw = support.Raw.of(table)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(update, {ids: [1, 2, 3]})
     before = raw.rows(sess)
     with pytest.raises(tf.errors.ResourceExhaustedError) as error:
@@ -84,7 +80,6 @@ def test_sparse_lookup_over_the_budget_fails_and_training_goes_on(graph, session
 
 @pytest.mark.parametrize("create", [0, 1])
 def test_more_distinct_keys_than_the_limit_fail_as_a_whole(graph, session, create):
-    tf = support.tf()
     table = support.Raw.new(1, name="limited")
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     offsets, _ = support.ops().resolve(table.handle, ids, create=create, limit=3)
@@ -100,10 +95,7 @@ def test_more_distinct_keys_than_the_limit_fail_as_a_whole(graph, session, creat
 
 
 def test_send_count_is_the_limit_in_static_shape(graph, session, mx):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
     mx(use_dynamic=False)
-    tf = support.tf()
     table = create_table(key_dtype=tf.int64, dim=2, name="static_table", device_vocabulary_size=100,
                          emb_initializer=tf.compat.v1.zeros_initializer())
     ids = tf.compat.v1.placeholder(tf.int64, [6])
@@ -120,9 +112,6 @@ def test_send_count_is_the_limit_in_static_shape(graph, session, mx):
 
 
 def test_dynamic_shape_ignores_send_count(graph, session, dynamic):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
-    tf = support.tf()
     table = create_table(key_dtype=tf.int64, dim=2, name="table", device_vocabulary_size=100,
                          emb_initializer=tf.compat.v1.zeros_initializer())
     embedding = sparse_lookup(table, tf.range(20, dtype=tf.int64), 3, modify_graph=True)
@@ -130,7 +119,6 @@ def test_dynamic_shape_ignores_send_count(graph, session, dynamic):
 
 
 def test_a_budget_of_one_row_holds_one_row(graph, session):
-    tf = support.tf()
     table = support.Raw.new(1, capacity=1)
     sess = session()
     assert table.assign(sess, [5, 5, 5], [[1], [2], [3]]) == 1
@@ -150,7 +138,6 @@ def test_a_huge_budget_costs_no_memory_until_rows_come(graph, session):
 
 
 def test_growth_over_many_batches_loses_no_row(graph, session):
-    tf = support.tf()
     table = support.Raw.new(4, capacity=400000)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     rows = tf.cast(tf.stack([ids % 1000, ids // 1000, ids % 7, ids % 11], axis=1), tf.float32)
@@ -172,7 +159,6 @@ def test_growth_over_many_batches_loses_no_row(graph, session):
 @pytest.mark.parametrize("op", ["lookup", "apply"])
 def test_the_offset_of_a_removed_row_is_refused_or_dropped(graph, session, op):
     """There is nothing to read; an update goes on without the gradient, as training does when a key was evicted."""
-    tf = support.tf()
     table = support.Raw.new(2)
     offsets = tf.compat.v1.placeholder(tf.int64, [None])
     run = {

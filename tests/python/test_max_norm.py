@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases as cases
 import support
@@ -9,6 +10,9 @@ from fused_cases import LENGTH, batches
 from pooled_cases import make_table, pooled
 from test_fused_updates import needed
 from test_pooled_together import COMBINERS, EMBED_MANY, FIND_MANY, ragged_of, sparse_of, tables_of, trained
+from mx_rec.core.embedding import sparse_lookup_pooled_many
+from mx_rec.ops import library
+from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 
 NORM = 1.5
 KEYS = 12
@@ -30,7 +34,6 @@ def special_rows(dim, with_nan=False):
 
 def clipped_by_tensorflow(dense, ids, combiner, norm):
     """Rows of padding add nothing, and do not count."""
-    tf = support.tf()
     clipped = tf.clip_by_norm(tf.gather(dense, tf.maximum(ids, 0)), norm, axes=[2])
     is_id = tf.cast(tf.not_equal(ids, -1), tf.float32)
     total = tf.reduce_sum(tf.where(tf.tile(is_id[..., None] > 0, [1, 1, dense.shape[1]]), clipped,
@@ -44,7 +47,6 @@ def clipped_by_tensorflow(dense, ids, combiner, norm):
 @pytest.mark.parametrize("combiner", COMBINERS)
 def test_values_and_gradients_are_those_of_clip_by_norm(graph, session, dynamic, dim, combiner):
     """Of repeated ids, padding, bags without ids, and rows of all norms."""
-    tf = support.tf()
     table = make_table("table", dim=dim)
     dense = tf.compat.v1.get_variable("dense", initializer=special_rows(dim), use_resource=False)
     random = np.random.RandomState(1)
@@ -56,8 +58,7 @@ def test_values_and_gradients_are_those_of_clip_by_norm(graph, session, dynamic,
     evaluated = pooled(table, ids, combiner, max_norm=NORM, is_train=False)
     factors = tf.constant(random.randn(30, dim).astype(np.float32))
     grads = [tf.gradients(tf.reduce_sum(form * factors), over)[0] for form, over in zip(forms, (table.variable, dense))]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     raw = support.Raw.of(table)
     raw.assign(sess, np.arange(KEYS), special_rows(dim))
     ours, theirs = sess.run(forms)
@@ -72,7 +73,6 @@ def test_values_and_gradients_are_those_of_clip_by_norm(graph, session, dynamic,
 
 
 def test_rows_that_are_not_numbers_are_those_of_clip_by_norm(graph, session, dynamic):
-    tf = support.tf()
     table = make_table("table", dim=16)
     rows = special_rows(16, with_nan=True)
     given = tf.constant(rows)
@@ -93,9 +93,6 @@ def test_rows_that_are_not_numbers_are_those_of_clip_by_norm(graph, session, dyn
 @pytest.mark.parametrize("norm", [0.3, 1.5, 1e6])
 def test_a_step_is_that_of_the_dense_variable_also_after_a_restore(graph, tmp_path, norm, dynamic):
     """With an update whose sums are its own, twice from a checkpoint, and with one that is changed before."""
-    tf = support.tf()
-    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-
     dim = 8
     table = make_table("table", dim=dim)
     dense = tf.compat.v1.get_variable("dense", initializer=special_rows(dim), use_resource=False)
@@ -107,8 +104,7 @@ def test_a_step_is_that_of_the_dense_variable_also_after_a_restore(graph, tmp_pa
     theirs = tf.compat.v1.train.GradientDescentOptimizer(0.2).minimize(losses[1], var_list=[dense])
     saver = tf.compat.v1.train.Saver()
     path = str(tmp_path / "model")
-    with support.new_session() as sess:
-        sess.run(tf.compat.v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         raw = support.Raw.of(table)
         raw.assign(sess, np.arange(KEYS), special_rows(dim))
         for step in range(6):
@@ -127,9 +123,6 @@ def test_a_step_is_that_of_the_dense_variable_also_after_a_restore(graph, tmp_pa
 
 
 def test_two_updates_take_the_gradients_of_the_rows_as_they_were_read(graph, session, dynamic):
-    tf = support.tf()
-    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-
     dim, norm = 8, 0.5
     table = make_table("table", dim=dim)
     dense = tf.compat.v1.get_variable("dense", initializer=special_rows(dim), use_resource=False)
@@ -145,8 +138,7 @@ def test_two_updates_take_the_gradients_of_the_rows_as_they_were_read(graph, ses
         second = optimizer.apply_gradients(pairs)
     with tf.control_dependencies([first_dense]):
         second_dense = tf.compat.v1.scatter_sub(dense, grad.indices, 0.5 * grad.values)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     raw = support.Raw.of(table)
     raw.assign(sess, np.arange(KEYS), special_rows(dim))
     sess.run([second, second_dense.op])
@@ -177,9 +169,6 @@ def test_lookups_with_a_norm_share_ops_with_others():
 
 
 def test_a_run_of_one_lookup_of_a_group_reads_its_rows_alone(graph, session, dynamic):
-    from mx_rec.core.embedding import sparse_lookup_pooled_many
-
-    tf = support.tf()
     tables = [make_table("t%d" % at, dim=4 + at) for at in range(3)]
     ids = [tf.compat.v1.placeholder(tf.int64, [None, 3]) for _ in tables]
     vectors = sparse_lookup_pooled_many(tables, ids, "mean", max_norm=0.1)
@@ -195,7 +184,6 @@ def test_a_run_of_one_lookup_of_a_group_reads_its_rows_alone(graph, session, dyn
 
 
 def test_weights_with_gradients_and_a_norm_are_those_of_tensorflow(graph, session, dynamic):
-    tf = support.tf()
     dim = 16
     table = make_table("table", dim=dim)
     rows = special_rows(dim)
@@ -207,8 +195,7 @@ def test_weights_with_gradients_and_a_norm_are_those_of_tensorflow(graph, sessio
     clipped = tf.clip_by_norm(tf.gather(dense, ids), NORM, axes=[2])
     forms = [pooled(table, ids, weights=weights, max_norm=NORM), tf.reduce_sum(clipped * weights[..., None], 1)]
     grads = [tf.gradients(tf.reduce_sum(tf.sin(form)), weights)[0] for form in forms]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     support.Raw.of(table).assign(sess, np.arange(KEYS), rows)
     for ours, theirs in (sess.run(forms), sess.run(grads)):
         support.assert_rounding(ours, theirs, 60, scale=4.0)
@@ -216,9 +203,6 @@ def test_weights_with_gradients_and_a_norm_are_those_of_tensorflow(graph, sessio
 
 @pytest.mark.parametrize("norm, text", [(0.0, "max_norm"), (-1.0, "max_norm"), (np.nan, "max_norm"), (np.inf, "max_norm")])
 def test_a_norm_that_none_can_have_is_refused_by_the_op(graph, session, dynamic, norm, text):
-    tf = support.tf()
-    from mx_rec.ops import library
-
     none = tf.zeros([0])
     made = library().mx_rec_restore_pooled(tf.ones([2, 3]), [0, 1], tf.constant([2], tf.int64), none, none,
                                            [tf.constant(norm, tf.float32)])
@@ -228,7 +212,6 @@ def test_a_norm_that_none_can_have_is_refused_by_the_op(graph, session, dynamic,
 
 def test_a_graph_of_before_has_lookups_without_norms(graph, session, dynamic):
     """Graphs that were saved before there were norms have no attribute that counts them."""
-    tf = support.tf()
     table = make_table("table", dim=4)
     ids = tf.compat.v1.placeholder(tf.int64, [None, 2], name="ids")
     vectors = [tf.identity(pooled(table, ids, is_train=is_train), name=name)

@@ -4,12 +4,17 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases as cases
 import preloaded
 import support
 from modify_cases import AHEAD, PASSED, STEP
-from support import tf
+from mx_rec.core.asc.manager import start_asc_pipeline
+from mx_rec.graph import (
+    ACGPushOpsToDatasetHook, GraphModifierHook, LookupSubgraphSlicerHook, OrphanLookupKeySlicerHook,
+    modify_graph_and_start_emb_cache)
+from mx_rec.util.initialize import init, terminate_config_initializer
 
 
 def text_data(bad=()):
@@ -17,13 +22,13 @@ def text_data(bad=()):
     text = np.arange(36).reshape(12, 3).astype("S8")
     for number in bad:
         text[number, 1] = b"seven"
-    return tf().data.Dataset.from_tensor_slices({"text": text, "label": np.linspace(0, 1, 12, dtype=np.float32)})
+    return tf.data.Dataset.from_tensor_slices({"text": text, "label": np.linspace(0, 1, 12, dtype=np.float32)})
 
 
 @pytest.mark.parametrize("where", ["in the moved ops", "in the user's map"])
 def test_an_error_of_the_pipeline_reaches_its_step_as_itself_and_training_goes_on(where):
     def to_ids(text):
-        return tf().strings.to_number(text, tf().int64)
+        return tf.strings.to_number(text, tf.int64)
 
     def script(run):
         data = text_data(bad=[5])
@@ -112,16 +117,14 @@ def simple(run, data=None, modify=True, **modify_arguments):
 
 
 def test_a_second_modification_changes_nothing(caplog):
-    from mx_rec.graph import modify_graph_and_start_emb_cache
-
     caplog.set_level("WARNING", "mx_rec")
 
     def script(run):
         iterator, model = simple(run)
         if run.is_modified:
-            before = tf().compat.v1.get_default_graph().as_graph_def()
+            before = tf.compat.v1.get_default_graph().as_graph_def()
             modify_graph_and_start_emb_cache()
-            after = tf().compat.v1.get_default_graph().as_graph_def()
+            after = tf.compat.v1.get_default_graph().as_graph_def()
             assert not [node.name for node in after.node if (node.op == "MxRecPrepare" or support.kind_of(node).startswith("MxRecIdOffset prepared")) and
                         node.name not in {one.name for one in before.node}]
             assert [f.signature.name for f in after.library.function] == [f.signature.name for f in before.library.function]
@@ -134,8 +137,6 @@ def test_a_second_modification_changes_nothing(caplog):
 
 
 def test_a_graph_without_lookups_by_tensor_is_left_alone(mx, caplog):
-    from mx_rec.graph import modify_graph_and_start_emb_cache
-
     mx()
     caplog.set_level("WARNING", "mx_rec")
     run = cases.Run(AHEAD)
@@ -145,8 +146,6 @@ def test_a_graph_without_lookups_by_tensor_is_left_alone(mx, caplog):
 
 
 def test_a_graph_without_tables_cannot_be_started(mx):
-    from mx_rec.graph import modify_graph_and_start_emb_cache
-
     mx()
     with pytest.raises(RuntimeError, match="create_table"):
         modify_graph_and_start_emb_cache()
@@ -156,25 +155,20 @@ def test_a_graph_that_a_session_has_run_stays_with_a_warning(caplog):
     caplog.set_level("WARNING", "mx_rec")
 
     def script(run):
-        from mx_rec.core.asc.manager import start_asc_pipeline
-        from mx_rec.graph import modify_graph_and_start_emb_cache
-
         iterator, model = simple(run, modify=False)
         sess = run.session()
         if run.is_modified:
-            before = len(tf().compat.v1.get_default_graph().get_operations())
+            before = len(tf.compat.v1.get_default_graph().get_operations())
             modify_graph_and_start_emb_cache()
-            assert len(tf().compat.v1.get_default_graph().get_operations()) == before
+            assert len(tf.compat.v1.get_default_graph().get_operations()) == before
         else:
             start_asc_pipeline()
         run.start(sess, iterator)
         assert run.epoch(sess, model.seen) == 5
 
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
     runs = []
     for form in (STEP, AHEAD):
-        tf().compat.v1.reset_default_graph()
+        tf.compat.v1.reset_default_graph()
         init()
         runs.append(cases.Run(form))
         try:
@@ -189,8 +183,7 @@ def test_a_graph_that_a_session_has_run_stays_with_a_warning(caplog):
 def test_a_session_that_is_closed_again_is_no_obstacle():
     def script(run):
         iterator, model = simple(run, modify=False)
-        with support.new_session() as early:
-            early.run(tf().compat.v1.global_variables_initializer())
+        support.started(support.new_session()).close()
         run.modify()
         sess = run.session()
         run.start(sess, iterator)
@@ -201,18 +194,18 @@ def test_a_session_that_is_closed_again_is_no_obstacle():
 
 def test_another_graph_than_the_default_one_is_modified():
     def script(run):
-        graph = tf().Graph()
+        graph = tf.Graph()
         with graph.as_default():
             iterator, model = simple(run, modify=not run.is_modified)
         if run.is_modified:
-            other = tf().compat.v1.get_default_graph()
+            other = tf.compat.v1.get_default_graph()
             count = len(other.get_operations())
             run.modify(full_graph=graph)
             assert len([op for op in other.get_operations() if "Export" not in op.type]) >= count
             assert not [op for op in other.get_operations() if op.type in ("MxRecPrepare", "IteratorV2") or support.kind_of(op).startswith("MxRecIdOffset prepared")]
         with graph.as_default():
             sess = support.new_session(graph)
-            sess.run(tf().compat.v1.global_variables_initializer())
+            sess.run(tf.compat.v1.global_variables_initializer())
             run.start(sess, iterator)
             assert run.epoch(sess, model.seen) == 5
             sess.close()
@@ -250,7 +243,7 @@ def test_the_dump_has_the_graphs_and_the_plan(tmp_path, monkeypatch):
         with open(os.path.join("export_graph", name)) as file:
             text = file.read()
         if name.endswith(".pbtxt"):
-            graphs[name] = text_format.Parse(text, tf().compat.v1.GraphDef())
+            graphs[name] = text_format.Parse(text, tf.compat.v1.GraphDef())
     ops = {name: {support.kind_of(node) for node in graph.node} for name, graph in graphs.items()}
     assert "MxRecIdOffset" in ops["old_graph.pbtxt"] and "MxRecIdOffset prepared" not in ops["old_graph.pbtxt"]
     assert "MxRecIdOffset prepared" in ops["new_graph.pbtxt"]
@@ -292,10 +285,10 @@ def test_a_modified_graph_trains_on_from_its_meta_graph_in_a_new_process(tmp_pat
     """Nothing of mx_rec's Python is needed then but the ops."""
     def script(run):
         iterator, model = simple(run)
-        saver = tf().compat.v1.train.Saver([model.weight])
+        saver = tf.compat.v1.train.Saver([model.weight])
         for name, op in (("loss", model.loss), ("update", model.update), ("begin", iterator.initializer)):
-            tf().compat.v1.add_to_collection(name, op)
-        tf().compat.v1.add_to_collection("size", support.ops().mx_rec_table_stats(run.raw(
+            tf.compat.v1.add_to_collection(name, op)
+        tf.compat.v1.add_to_collection("size", support.ops().mx_rec_table_stats(run.raw(
             run.tables["table"]).handle)[0])
         saver.export_meta_graph(os.path.join(run.directory, "model.meta"))
         code = """
@@ -325,33 +318,28 @@ with support.new_session() as sess:
 
 
 def test_hooks_of_older_scripts_stand_before_the_modification(caplog):
-    from mx_rec.graph import (ACGPushOpsToDatasetHook, GraphModifierHook, LookupSubgraphSlicerHook,
-                              OrphanLookupKeySlicerHook)
-
     caplog.set_level("INFO", "mx_rec")
 
     def script(run):
         iterator, model = simple(run, modify=False)
-        tf().compat.v1.add_to_collection(tf().compat.v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+        tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
         hooks = [LookupSubgraphSlicerHook(op_types=["Mul", "StringToNumber"]), OrphanLookupKeySlicerHook(),
                  ACGPushOpsToDatasetHook(dump_graph=False), GraphModifierHook(modify_graph=run.is_modified)]
-        with tf().compat.v1.train.MonitoredTrainingSession(hooks=hooks) as sess:
+        with tf.compat.v1.train.MonitoredTrainingSession(hooks=hooks) as sess:
             done = 0
             while not sess.should_stop():
                 try:
                     run.note("step", sess.run(model.seen))
-                except tf().errors.OutOfRangeError:
+                except tf.errors.OutOfRangeError:
                     break
                 done += 1
         assert done == 5
-        ops = {support.kind_of(op) for op in tf().compat.v1.get_default_graph().get_operations()}
+        ops = {support.kind_of(op) for op in tf.compat.v1.get_default_graph().get_operations()}
         assert bool(ops & {"MxRecIdOffset prepared", "MxRecIdOffset prepared of many"}) == run.is_modified
-
-    from mx_rec.util.initialize import init, terminate_config_initializer
 
     runs = []
     for form in (STEP, AHEAD):
-        tf().compat.v1.reset_default_graph()
+        tf.compat.v1.reset_default_graph()
         init()
         runs.append(cases.Run(form))
         try:

@@ -7,11 +7,16 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases as cases
 import support
-from support import tf
 from modify_cases import AHEAD
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.graph import GraphModifierHook, modifier, modify_graph_and_start_emb_cache, sessions
+from mx_rec.util.initialize import get_initializer, get_target_batch
+
+tf1 = tf.compat.v1
 
 KINDS = ("initializable", "one_shot", "reinitializable")
 
@@ -24,8 +29,8 @@ def iterator_of(kind):
     if kind == "initializable":
         iterator = cases.initializable(data)
         return iterator.get_next(), iterator.initializer
-    iterator = tf().compat.v1.data.Iterator.from_structure(
-        tf().compat.v1.data.get_output_types(data), tf().compat.v1.data.get_output_shapes(data))
+    iterator = tf.compat.v1.data.Iterator.from_structure(
+        tf.compat.v1.data.get_output_types(data), tf.compat.v1.data.get_output_shapes(data))
     return iterator.get_next(), iterator.make_initializer(data)
 
 
@@ -33,16 +38,16 @@ def build(run, kind, **arguments):
     """The training that all tests import; its parts have names."""
     batch, begin = iterator_of(kind)
     table = run.table()
-    ids = tf().strings.to_number(tf().strings.as_string(batch["ids"]), tf().int64) + 1
+    ids = tf.strings.to_number(tf.strings.as_string(batch["ids"]), tf.int64) + 1
     model = cases.Model(run, [run.lookup(table, ids, **arguments),
                               run.lookup(table, batch["ids"], **arguments)], batch["label"])
-    tf().identity(model.loss, "model_loss")
-    tf().group(model.update, name="model_update")
+    tf.identity(model.loss, "model_loss")
+    tf.group(model.update, name="model_update")
     seen = run.lookup(table, batch["ids"], is_train=False)
-    tf().identity(seen, "model_seen")
-    tf().identity(support.ops().mx_rec_table_stats(table.handle)[0], "model_size")
+    tf.identity(seen, "model_seen")
+    tf.identity(support.ops().mx_rec_table_stats(table.handle)[0], "model_size")
     if begin is not None:
-        tf().compat.v1.add_to_collection("begin", begin)
+        tf.compat.v1.add_to_collection("begin", begin)
     return model
 
 
@@ -53,9 +58,9 @@ def names(scope, *parts):
 def exported(run, kind, **arguments):
     """A meta graph of the training, built in a graph of its own."""
     path = os.path.join(run.directory, "model.meta")
-    with tf().Graph().as_default():
+    with tf.Graph().as_default():
         build(run, kind, **arguments)
-        tf().compat.v1.train.export_meta_graph(path)
+        tf.compat.v1.train.export_meta_graph(path)
     run.tables.clear()
     return path
 
@@ -64,11 +69,9 @@ def exported(run, kind, **arguments):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_imported_graph_is_modified_and_shows_the_same_bits(tmp_path, kind, scope):
     def script(run):
-        from mx_rec.util.initialize import get_initializer, get_target_batch
-
         path = exported(run, kind)
-        tf().compat.v1.train.import_meta_graph(path, import_scope=scope or None)
-        graph = tf().compat.v1.get_default_graph()
+        tf.compat.v1.train.import_meta_graph(path, import_scope=scope or None)
+        graph = tf.compat.v1.get_default_graph()
         found = names(scope, "model_loss:0", "model_seen:0", "model_size:0", "model_update")
         if run.is_modified:
             run.modify()
@@ -92,13 +95,10 @@ def test_an_imported_graph_is_modified_and_shows_the_same_bits(tmp_path, kind, s
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_hook_modifies_an_imported_graph(tmp_path, kind):
     def script(run):
-        from mx_rec.graph import GraphModifierHook
-        from mx_rec.graph import modifier
-
         path = exported(run, kind)
-        tf().compat.v1.train.import_meta_graph(path)
-        tf().compat.v1.train.create_global_step()
-        begins = tf().compat.v1.get_collection("begin")
+        tf.compat.v1.train.import_meta_graph(path)
+        tf.compat.v1.train.create_global_step()
+        begins = tf.compat.v1.get_collection("begin")
         make_plan = modifier.make_plan
 
         def recorded(*given, **named):
@@ -106,9 +106,8 @@ def test_the_hook_modifies_an_imported_graph(tmp_path, kind):
             return run.plan
 
         modifier.make_plan = recorded
-        tf1 = tf().compat.v1
         try:
-            scaffold = tf1.train.Scaffold(local_init_op=tf().group(tf1.train.Scaffold.default_local_init_op(), *begins))
+            scaffold = tf1.train.Scaffold(local_init_op=tf.group(tf1.train.Scaffold.default_local_init_op(), *begins))
             hooks = [GraphModifierHook()] if run.is_modified else []
             with tf1.train.MonitoredSession(tf1.train.ChiefSessionCreator(scaffold), hooks) as sess:
                 for _ in range(2):
@@ -126,19 +125,19 @@ def test_admission_of_an_imported_graph_finds_the_timestamp_of_the_collection(tm
     """It was connected when the graph was first run: exported before, keys had no time, and nothing was ever stale."""
     def script(run):
         path = os.path.join(run.directory, "model.meta")
-        with tf().Graph().as_default():
+        with tf.Graph().as_default():
             batch = cases.one_shot(cases.slices()).get_next()
-            stamp = tf().constant(1000, tf().int64)
+            stamp = tf.constant(1000, tf.int64)
             if not is_late:
-                tf().compat.v1.add_to_collection("ASCEND_TIMESTAMP", stamp)
+                tf.compat.v1.add_to_collection("ASCEND_TIMESTAMP", stamp)
             rows = run.lookup(run.table(), batch["ids"],
                               access_and_evict_config={"access_threshold": 1, "eviction_threshold": 5})
-            tf().identity(rows, "rows")
-            tf().compat.v1.add_to_collection("ASCEND_TIMESTAMP", stamp)
-            tf().compat.v1.train.export_meta_graph(path)
+            tf.identity(rows, "rows")
+            tf.compat.v1.add_to_collection("ASCEND_TIMESTAMP", stamp)
+            tf.compat.v1.train.export_meta_graph(path)
         run.tables.clear()
-        graph = tf().compat.v1.get_default_graph()
-        tf().compat.v1.train.import_meta_graph(path)
+        graph = tf.compat.v1.get_default_graph()
+        tf.compat.v1.train.import_meta_graph(path)
         if run.is_modified:
             run.modify()
         sess = run.session()
@@ -153,38 +152,34 @@ def test_admission_of_an_imported_graph_finds_the_timestamp_of_the_collection(tm
 def test_admission_of_an_imported_graph_without_its_timestamp_is_an_error(mx, tmp_path):
     mx()
     run = cases.Run(AHEAD, tmp_path)
-    with tf().Graph().as_default():
-        run.lookup(run.table(), tf().constant([1], tf().int64),
+    with tf.Graph().as_default():
+        run.lookup(run.table(), tf.constant([1], tf.int64),
                    access_and_evict_config={"access_threshold": 1, "eviction_threshold": 5})
-        tf().compat.v1.train.export_meta_graph(str(tmp_path / "model.meta"))
-    tf().compat.v1.train.import_meta_graph(str(tmp_path / "model.meta"))
-    from mx_rec.graph import modify_graph_and_start_emb_cache
+        tf.compat.v1.train.export_meta_graph(str(tmp_path / "model.meta"))
+    tf.compat.v1.train.import_meta_graph(str(tmp_path / "model.meta"))
 
     with pytest.raises(ValueError, match="'table'.*timestamp"):
         modify_graph_and_start_emb_cache()
     with support.new_session() as sess:
         with pytest.raises(ValueError, match="'table'.*timestamp"):
-            sess.run(tf().compat.v1.global_variables_initializer())
+            sess.run(tf.compat.v1.global_variables_initializer())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_graph_that_was_modified_before_its_export_is_left_as_it_is(mx, tmp_path, kind):
     """Its one-shot iterator was started by the process that modified it alone."""
-    from mx_rec.graph import modify_graph_and_start_emb_cache
-
     mx()
-    tf1 = tf().compat.v1
     losses = []
     for is_modified in (False, True):
         run = cases.Run(AHEAD, tmp_path)
         path = str(tmp_path / "model_{}.meta".format(is_modified))
-        with tf().Graph().as_default():
+        with tf.Graph().as_default():
             build(run, kind)
             if is_modified:
                 modify_graph_and_start_emb_cache()
             tf1.train.export_meta_graph(path)
         for again in (False, True):
-            with tf().Graph().as_default() as graph:
+            with tf.Graph().as_default() as graph:
                 tf1.train.import_meta_graph(path)
                 before = len(graph.get_operations())
                 if again and is_modified:
@@ -200,13 +195,11 @@ def test_a_graph_that_was_modified_before_its_export_is_left_as_it_is(mx, tmp_pa
 
 
 def test_an_imported_graph_without_tables_still_says_so(mx, graph):
-    from mx_rec.graph import modify_graph_and_start_emb_cache
-
     mx()
-    with tf().Graph().as_default() as other:
-        tf().constant(1)
+    with tf.Graph().as_default() as other:
+        tf.constant(1)
         text = other.as_graph_def()
-    tf().import_graph_def(text, name="")
+    tf.import_graph_def(text, name="")
     with pytest.raises(RuntimeError, match="table_info_list is empty"):
         modify_graph_and_start_emb_cache()
 
@@ -216,7 +209,7 @@ def test_two_imports_of_one_graph_are_both_modified(tmp_path):
     def script(run):
         path = exported(run, "one_shot")
         for scope in ("one", "two"):
-            tf().compat.v1.train.import_meta_graph(path, import_scope=scope)
+            tf.compat.v1.train.import_meta_graph(path, import_scope=scope)
         if run.is_modified:
             run.modify()
         sess = run.session()
@@ -239,13 +232,10 @@ def not_fed(graph):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_pipeline_of_an_imported_graph_computes_cannot_be_fed(mx, tmp_path, kind, scope):
     """The refusal stayed behind in the process that modified: lookups ignored what was fed."""
-    from mx_rec.graph import modify_graph_and_start_emb_cache
-
     mx()
-    tf1 = tf().compat.v1
     run = cases.Run(AHEAD, tmp_path)
     paths = [str(tmp_path / name) for name in ("one.meta", "two.meta")]
-    with tf().Graph().as_default() as graph:
+    with tf.Graph().as_default() as graph:
         build(run, kind)
         modify_graph_and_start_emb_cache()
         tf1.train.export_meta_graph(paths[0])
@@ -253,7 +243,7 @@ def test_what_the_pipeline_of_an_imported_graph_computes_cannot_be_fed(mx, tmp_p
         # Of the element itself, the ids that are used as they are may still be fed.
         assert len(refused) >= 3
     for path, again in zip(paths, (paths[1], None)):
-        with tf().Graph().as_default() as graph:
+        with tf.Graph().as_default() as graph:
             tf1.train.import_meta_graph(path, import_scope=scope or None)
             prefix = scope + "/" if scope else ""
             found = not_fed(graph)
@@ -270,17 +260,14 @@ def test_what_the_pipeline_of_an_imported_graph_computes_cannot_be_fed(mx, tmp_p
 @pytest.mark.parametrize("first", ["unmodified", "modified", "evaluation"])
 def test_the_warning_of_slower_steps_is_for_imported_graphs_that_were_not_modified(
         mx, tmp_path, monkeypatch, first):
-    from mx_rec.graph import modify_graph_and_start_emb_cache, sessions
-
     mx()
     said = []
     monkeypatch.setattr(sessions, "warn_once", lambda text, *args: said.append(text))
-    tf1 = tf().compat.v1
     run = cases.Run(AHEAD, tmp_path)
     path = str(tmp_path / "model.meta")
-    with tf().Graph().as_default():
+    with tf.Graph().as_default():
         if first == "evaluation":
-            run.lookup(run.table(), tf1.placeholder(tf().int64, [2]), is_train=False)
+            run.lookup(run.table(), tf1.placeholder(tf.int64, [2]), is_train=False)
         else:
             build(run, "one_shot")
         if first == "modified":
@@ -288,7 +275,7 @@ def test_the_warning_of_slower_steps_is_for_imported_graphs_that_were_not_modifi
         tf1.train.export_meta_graph(path)
     for is_modified in (False, True):
         del said[:]
-        with tf().Graph().as_default():
+        with tf.Graph().as_default():
             tf1.train.import_meta_graph(path)
             if is_modified:
                 modify_graph_and_start_emb_cache()
@@ -301,12 +288,10 @@ def test_the_warning_of_slower_steps_is_for_imported_graphs_that_were_not_modifi
 @pytest.mark.parametrize("change", ["no such op", "other lists"])
 def test_a_graph_of_an_earlier_build_is_refused_with_what_to_do(graph, dynamic, change):
     """Before: "Op type not registered 'MxRecEmbedMany'. Make sure the Op and Kernel are registered", which they never are."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
-    v1 = tf().compat.v1
-    table = create_table(tf().int64, 4, "items", v1.random_normal_initializer(seed=5), device_vocabulary_size=100)
+    v1 = tf.compat.v1
+    table = create_table(tf.int64, 4, "items", v1.random_normal_initializer(seed=5), device_vocabulary_size=100)
     for is_train in (True, False):
-        sparse_lookup(table, v1.placeholder(tf().int64, [None]), is_train=is_train, modify_graph=True)
+        sparse_lookup(table, v1.placeholder(tf.int64, [None]), is_train=is_train, modify_graph=True)
     meta = v1.train.export_meta_graph()
     node, = [node for node in meta.graph_def.node if node.op == "MxRecFind"]
     if change == "no such op":
@@ -314,7 +299,7 @@ def test_a_graph_of_an_earlier_build_is_refused_with_what_to_do(graph, dynamic, 
     else:
         for name in ("N", "A", "B", "initial"):
             del node.attr[name]
-    with tf().Graph().as_default(), pytest.raises((ValueError, tf().errors.NotFoundError)) as error:
+    with tf.Graph().as_default(), pytest.raises((ValueError, tf.errors.NotFoundError)) as error:
         v1.train.import_meta_graph(meta)
     text = str(error.value)
     assert node.op in text and "earlier build of mx_rec" in text and "Write the graph again" in text

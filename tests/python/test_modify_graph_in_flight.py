@@ -5,10 +5,10 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases as cases
 import support
-from support import tf
 from modify_cases import AHEAD, STEP
 
 
@@ -20,7 +20,7 @@ def settle():
 def fresh(batches, width=4, repeat=1):
     """Batches that share no key with any other, so that each brings new rows."""
     ids = np.arange(batches * width, dtype=np.int64).reshape(batches, width) * 3 - 20
-    return tf().data.Dataset.from_tensor_slices({"ids": ids, "label": np.linspace(0, 1, batches, dtype=np.float32)}).repeat(
+    return tf.data.Dataset.from_tensor_slices({"ids": ids, "label": np.linspace(0, 1, batches, dtype=np.float32)}).repeat(
         repeat)
 
 
@@ -33,7 +33,7 @@ class Trained:
         self.table = run.table(capacity=capacity)
         self.model = cases.Model(run, [run.lookup(self.table, self.batch["ids"])], self.batch["label"])
         self.seen = self.model.seen
-        self.saver = tf().compat.v1.train.Saver(max_to_keep=20) if saver else None
+        self.saver = tf.compat.v1.train.Saver(max_to_keep=20) if saver else None
         if modify:
             run.modify()
 
@@ -91,7 +91,7 @@ def test_a_table_that_the_whole_data_just_fill_is_enough():
 def test_dropped_batches_do_not_take_rows_from_other_data():
     """Two datasets with distinct keys through one iterator, in a table that holds one of them only."""
     def script(run):
-        tf1 = tf().compat.v1
+        tf1 = tf.compat.v1
         first = fresh(5)
         second = first.map(lambda batch: dict(batch, ids=batch["ids"] + 10 ** 6))
         iterator = tf1.data.Iterator.from_structure(tf1.data.get_output_types(first), tf1.data.get_output_shapes(first))
@@ -251,16 +251,16 @@ def test_two_sessions_of_one_modified_graph_have_tables_of_their_own():
 
 def test_a_step_that_fails_elsewhere_loses_its_batch_only():
     def script(run):
-        bad = tf().compat.v1.placeholder_with_default(False, [])
+        bad = tf.compat.v1.placeholder_with_default(False, [])
         iterator = cases.initializable(fresh(8))
         batch = iterator.get_next()
         table = run.table()
         embedding = run.lookup(table, batch["ids"])
         # The assertion comes after the lookup, whose key work is always done, and before the update.
-        with tf().control_dependencies([embedding]):
-            check = tf().debugging.Assert(tf().logical_not(bad), ["told to fail"])
-        with tf().control_dependencies([check]):
-            model = cases.Model(run, [tf().identity(embedding)], batch["label"])
+        with tf.control_dependencies([embedding]):
+            check = tf.debugging.Assert(tf.logical_not(bad), ["told to fail"])
+        with tf.control_dependencies([check]):
+            model = cases.Model(run, [tf.identity(embedding)], batch["label"])
         run.modify()
         sess = run.session()
         run.start(sess, iterator)

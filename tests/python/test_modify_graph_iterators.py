@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases as cases
-import support
 from modify_cases import AHEAD, SPECS, STEP
+from mx_rec.util.initialize import get_initializer, get_target_batch
 
 
 def trained(run, iterator, batch=None, key="ids", label="label"):
@@ -55,11 +56,9 @@ def both_modes(run, batch, evaluation):
 @pytest.mark.parametrize("structure", [False, True], ids=["two_make_initializer", "eval_by_get_initializer"])
 def test_a_reinitializable_iterator_switches_between_training_and_evaluation(structure):
     def script(run):
-        from mx_rec.util.initialize import get_initializer
-
         train, test = cases.slices(), cases.slices(count=20, seed=5, keys=60)
-        iterator = support.tf().compat.v1.data.Iterator.from_structure(
-            support.tf().compat.v1.data.get_output_types(train), support.tf().compat.v1.data.get_output_shapes(train))
+        iterator = tf.compat.v1.data.Iterator.from_structure(
+            tf.compat.v1.data.get_output_types(train), tf.compat.v1.data.get_output_shapes(train))
         begin, begin_test = iterator.make_initializer(train), iterator.make_initializer(test)
         batch = iterator.get_next()
         model, looked = both_modes(run, batch, batch)
@@ -101,7 +100,7 @@ def test_training_and_evaluation_iterators_alternate_in_one_session():
 
 
 def _options(data):
-    options = support.tf().data.Options()
+    options = tf.data.Options()
     options.experimental_threading.private_threadpool_size = 2
     options.experimental_deterministic = True
     options.experimental_optimization.map_and_batch_fusion = True
@@ -111,17 +110,17 @@ def _options(data):
 PIPELINES = {
     "no prefetch": lambda data: data,
     "prefetch": lambda data: data.prefetch(3),
-    "no batch": lambda data: data.apply(support.tf().data.experimental.unbatch()),
+    "no batch": lambda data: data.apply(tf.data.experimental.unbatch()),
     "repeat": lambda data: data.repeat(3),
     "shuffle": lambda data: data.shuffle(4, seed=3),
     "shuffle before prefetch, repeat": lambda data: data.shuffle(4, seed=3).repeat(2).prefetch(2),
     "cache": lambda data: data.cache().repeat(2),
     "parallel map": lambda data: data.map(lambda batch: dict(batch, ids=batch["ids"] * 3), num_parallel_calls=2),
-    "filter": lambda data: data.filter(lambda batch: support.tf().reduce_sum(batch["label"]) < 4.0),
+    "filter": lambda data: data.filter(lambda batch: tf.reduce_sum(batch["label"]) < 4.0),
     "options": lambda data: _options(data.prefetch(2)),
-    "map and batch": lambda data: data.apply(support.tf().data.experimental.unbatch()).apply(
-        support.tf().data.experimental.map_and_batch(lambda one: one, 5)),
-    "interleave": lambda data: support.tf().data.Dataset.range(3).interleave(lambda _: data, cycle_length=2),
+    "map and batch": lambda data: data.apply(tf.data.experimental.unbatch()).apply(
+        tf.data.experimental.map_and_batch(lambda one: one, 5)),
+    "interleave": lambda data: tf.data.Dataset.range(3).interleave(lambda _: data, cycle_length=2),
 }
 
 
@@ -142,7 +141,6 @@ def test_datasets_need_not_end_in_prefetch_or_be_batched(name, kind):
 
 
 def _sparse(ids, label):
-    tf = support.tf()
     places = np.argwhere(ids != -1)
     return tf.data.Dataset.from_tensor_slices(
         {"sparse": tf.SparseTensor(places, ids[ids != -1], ids.shape), "ids": ids[:, 0], "label": label}).batch(8)
@@ -153,9 +151,9 @@ ELEMENTS = {
     "nested": (lambda ids, label: ({"a": {"ids": ids}, "b": (label, label)}, label),
                lambda batch: (batch[0]["a"]["ids"], batch[0]["b"][1])),
     "strings": (lambda ids, label: {"text": ids.astype(str), "label": label},
-                lambda batch: (support.tf().strings.to_hash_bucket_fast(batch["text"], 1000), batch["label"])),
+                lambda batch: (tf.strings.to_hash_bucket_fast(batch["text"], 1000), batch["label"])),
     "many": (lambda ids, label: tuple(ids[:, column] for column in (0, 1, 2)) + (label,),
-             lambda batch: (support.tf().stack(batch[:3], axis=1), batch[3])),
+             lambda batch: (tf.stack(batch[:3], axis=1), batch[3])),
 }
 
 
@@ -164,7 +162,6 @@ def test_elements_of_any_nesting(name):
     make, take = ELEMENTS[name]
 
     def script(run):
-        tf = support.tf()
         iterator = cases.initializable(tf.data.Dataset.from_tensor_slices(make(*cases.arrays())).batch(8))
         batch = iterator.get_next()
         ids, label = take(batch)
@@ -176,7 +173,6 @@ def test_elements_of_any_nesting(name):
             run.epoch(sess, model.seen)
         run.contents(sess)
         if run.is_modified:
-            from mx_rec.util.initialize import get_target_batch
             target = get_target_batch(True)
             tf.nest.assert_same_structure(target, batch)
             assert [one.name for one in tf.nest.flatten(target)] == [one.name for one in tf.nest.flatten(batch)]
@@ -186,7 +182,6 @@ def test_elements_of_any_nesting(name):
 
 def test_an_element_that_is_one_tensor():
     def script(run):
-        tf = support.tf()
         ids = cases.arrays()[0]
         iterator = cases.initializable(tf.data.Dataset.from_tensor_slices(ids).batch(8))
         batch = iterator.get_next()
@@ -197,7 +192,6 @@ def test_an_element_that_is_one_tensor():
         assert run.epoch(sess, model.seen) == 5
         run.contents(sess)
         if run.is_modified:
-            from mx_rec.util.initialize import get_target_batch
             assert isinstance(get_target_batch(True), tf.Tensor)
 
     cases.alike(script, moves=1)
@@ -206,7 +200,6 @@ def test_an_element_that_is_one_tensor():
 @pytest.mark.parametrize("dense", [False, True], ids=["beside", "made_dense"])
 def test_sparse_tensors_of_an_element(dense):
     def script(run):
-        tf = support.tf()
         iterator = cases.initializable(_sparse(*cases.arrays()))
         batch = iterator.get_next()
         ids = tf.sparse.to_dense(batch["sparse"], default_value=-1) if dense else batch["ids"]
@@ -219,7 +212,6 @@ def test_sparse_tensors_of_an_element(dense):
             assert run.epoch(sess, model.seen) == 5
         run.contents(sess)
         if run.is_modified:
-            from mx_rec.util.initialize import get_target_batch
             assert isinstance(get_target_batch(True)["sparse"], tf.SparseTensor)
 
     cases.alike(script, moves=1)

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases as cases
-from support import tf
 from modify_cases import AHEAD
 
 GRAPHS = 30
@@ -52,7 +52,7 @@ class Plan:
         return columns
 
     def data(self, seed):
-        data = tf().data.Dataset.from_tensor_slices(self.arrays(seed))
+        data = tf.data.Dataset.from_tensor_slices(self.arrays(seed))
         if self.shuffled:
             data = data.shuffle(10, seed=seed)
         data = data.batch(self.batch)
@@ -65,24 +65,24 @@ def walk(ids, steps):
     """Applies the steps of a path."""
     for name, number in steps:
         if name == "add":
-            ids = ids + tf().cast(number, ids.dtype)
+            ids = ids + tf.cast(number, ids.dtype)
         elif name == "modulo":
-            ids = tf().math.floormod(ids, tf().cast(20 * number, ids.dtype))
+            ids = tf.math.floormod(ids, tf.cast(20 * number, ids.dtype))
         elif name == "cast":
-            ids = tf().cast(ids, tf().int32 if ids.dtype == tf().int64 else tf().int64)
+            ids = tf.cast(ids, tf.int32 if ids.dtype == tf.int64 else tf.int64)
         elif name == "hash":
-            ids = tf().strings.to_hash_bucket_fast(tf().as_string(ids), 40 * number)
+            ids = tf.strings.to_hash_bucket_fast(tf.as_string(ids), 40 * number)
         elif name == "slice":
             ids = ids[number % 2:]
         elif name == "stack":
-            ids = tf().stack([ids, ids + 1], axis=-1)
+            ids = tf.stack([ids, ids + 1], axis=-1)
         elif name == "mask":
-            ids = tf().boolean_mask(ids, ids > number)
+            ids = tf.boolean_mask(ids, ids > number)
         elif name == "reshape":
-            ids = tf().reshape(ids, [-1])
+            ids = tf.reshape(ids, [-1])
         else:
             shape = ids.shape
-            ids = tf().compat.v1.py_func(lambda values: values, [ids], ids.dtype)
+            ids = tf.compat.v1.py_func(lambda values: values, [ids], ids.dtype)
             ids.set_shape(shape)
     return ids
 

@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases as cases
 import support
-from support import tf
 from modify_cases import AHEAD, STEP
+from mx_rec.constants import constants
+from mx_rec.constants.constants import ASCEND_TIMESTAMP
+from mx_rec.util.initialize import get_initializer, get_target_batch
 
 
 class Held:
@@ -63,8 +66,6 @@ def test_names_taken_before_the_modification_are_still_there():
 
 def test_get_target_batch_has_the_nesting_and_the_values_of_the_element():
     def script(run):
-        from mx_rec.util.initialize import get_target_batch
-
         held = Held(run)
         train, test = held.batch, held.evaluation
         if run.is_modified:
@@ -130,14 +131,14 @@ def test_a_fed_label_reaches_the_loss():
 
 def test_ops_that_wait_for_the_batch_run_with_it():
     def script(run):
-        counter = tf().compat.v1.get_variable("counter", [], tf().int64, use_resource=True, trainable=False,
-                                              initializer=tf().compat.v1.zeros_initializer())
+        counter = tf.compat.v1.get_variable("counter", [], tf.int64, use_resource=True, trainable=False,
+                                              initializer=tf.compat.v1.zeros_initializer())
 
         def more(held):
-            with tf().control_dependencies([held.batch["label"]]):
-                waits = tf().compat.v1.assign_add(counter, 1)
-            with tf().control_dependencies([held.embedding]):
-                return waits, tf().constant(5) + tf().cast(tf().shape(held.batch["ids"])[0], tf().int32)
+            with tf.control_dependencies([held.batch["label"]]):
+                waits = tf.compat.v1.assign_add(counter, 1)
+            with tf.control_dependencies([held.embedding]):
+                return waits, tf.constant(5) + tf.cast(tf.shape(held.batch["ids"])[0], tf.int32)
 
         held = Held(run, more=more)
         sess = run.session()
@@ -151,16 +152,14 @@ def test_ops_that_wait_for_the_batch_run_with_it():
 
 def test_the_timestamp_of_a_batch_is_that_of_its_step():
     def script(run):
-        from mx_rec.constants.constants import ASCEND_TIMESTAMP
-
         ids, label = cases.arrays(24)
-        data = tf().data.Dataset.from_tensor_slices({"ids": ids, "label": label, "time": np.arange(24)}).batch(4)
+        data = tf.data.Dataset.from_tensor_slices({"ids": ids, "label": label, "time": np.arange(24)}).batch(4)
         iterator = cases.initializable(data.map(lambda batch: dict(batch, time=batch["time"][0])))
         batch = iterator.get_next()
-        tf().compat.v1.add_to_collection(ASCEND_TIMESTAMP, batch["time"])
+        tf.compat.v1.add_to_collection(ASCEND_TIMESTAMP, batch["time"])
         model = cases.Model(run, [run.lookup(run.table(), batch["ids"])], batch["label"])
         run.modify()
-        (stamp,) = tf().compat.v1.get_collection(ASCEND_TIMESTAMP)
+        (stamp,) = tf.compat.v1.get_collection(ASCEND_TIMESTAMP)
         sess = run.session()
         run.start(sess, iterator)
         for number in range(6):
@@ -171,11 +170,8 @@ def test_the_timestamp_of_a_batch_is_that_of_its_step():
 
 def test_what_the_collections_hold():
     def script(run):
-        from mx_rec.constants import constants
-        from mx_rec.util.initialize import get_initializer
-
         held = Held(run)
-        collection = tf().compat.v1.get_collection
+        collection = tf.compat.v1.get_collection
         entrances = collection(constants.ASCEND_SPARSE_LOOKUP_ENTRANCE)
         assert len(entrances) == 2 and all(one.op.type == "Identity" for one in entrances)
         initializers = collection(constants.ASCEND_CUTTING_POINT_INITIALIZER)
@@ -196,7 +192,7 @@ def test_what_the_collections_hold():
 
 def test_shapes_and_types_that_the_script_sees_stay():
     def script(run):
-        held = Held(run, ids=lambda batch: tf().stack([batch["ids"][:, 0], batch["ids"][:, 1] + 1], axis=1), modify=False)
+        held = Held(run, ids=lambda batch: tf.stack([batch["ids"][:, 0], batch["ids"][:, 1] + 1], axis=1), modify=False)
         tensors = [held.batch["ids"], held.batch["label"], held.embedding, held.looked, held.model.loss]
         before = [(tensor.shape.as_list(), tensor.dtype.name, tensor.op.device) for tensor in tensors[2:]]
         seen = [(tensor.shape.as_list(), tensor.dtype.name) for tensor in tensors]
@@ -211,7 +207,7 @@ def test_shapes_and_types_that_the_script_sees_stay():
 def test_ops_added_after_the_modification_use_its_tensors():
     def script(run):
         held = Held(run)
-        more = tf().reduce_sum(held.batch["ids"]) + tf().cast(tf().reduce_sum(held.embedding * 0.0), tf().int64)
+        more = tf.reduce_sum(held.batch["ids"]) + tf.cast(tf.reduce_sum(held.embedding * 0.0), tf.int64)
         sess = run.session()
         run.start(sess, held.iterator)
         run.steps(sess, [more, held.batch["ids"], held.model.seen])
@@ -239,9 +235,9 @@ def test_run_metadata_and_options_are_passed_on(full_trace):
         held = Held(run)
         sess = run.session()
         run.start(sess, held.iterator)
-        level = tf().compat.v1.RunOptions.FULL_TRACE if full_trace else tf().compat.v1.RunOptions.NO_TRACE
-        metadata = tf().compat.v1.RunMetadata()
-        values = sess.run(held.model.seen, options=tf().compat.v1.RunOptions(trace_level=level), run_metadata=metadata)
+        level = tf.compat.v1.RunOptions.FULL_TRACE if full_trace else tf.compat.v1.RunOptions.NO_TRACE
+        metadata = tf.compat.v1.RunMetadata()
+        values = sess.run(held.model.seen, options=tf.compat.v1.RunOptions(trace_level=level), run_metadata=metadata)
         run.note("values", values)
         assert bool(metadata.step_stats.dev_stats) == full_trace
 

@@ -2,56 +2,57 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases as cases
-from support import tf
 from modify_cases import AHEAD
+from mx_rec.util.initialize import get_initializer, get_target_batch
 
 
 def vocabulary(ids):
     """A vocabulary table: text -> place, with a bucket for other text."""
-    words = tf().constant(["a", "b", "c"])
-    index = tf().lookup.KeyValueTensorInitializer(words, tf().constant([10, 20, 30], tf().int64))
-    return tf().lookup.StaticVocabularyTable(index, 5).lookup(tf().as_string(ids))
+    words = tf.constant(["a", "b", "c"])
+    index = tf.lookup.KeyValueTensorInitializer(words, tf.constant([10, 20, 30], tf.int64))
+    return tf.lookup.StaticVocabularyTable(index, 5).lookup(tf.as_string(ids))
 
 
 def _cond(batch):
-    return tf().cond(tf().reduce_sum(batch["label"]) > 4.0, lambda: batch["ids"] * 2, lambda: batch["ids"] + 5)
+    return tf.cond(tf.reduce_sum(batch["label"]) > 4.0, lambda: batch["ids"] * 2, lambda: batch["ids"] + 5)
 
 
 def _while(batch):
-    return tf().while_loop(lambda number, _: number < 3, lambda number, ids: (number + 1, ids * 2 + 1),
-                           [tf().constant(0), batch["ids"]])[1]
+    return tf.while_loop(lambda number, _: number < 3, lambda number, ids: (number + 1, ids * 2 + 1),
+                           [tf.constant(0), batch["ids"]])[1]
 
 
 def _asserted(batch):
-    check = tf().debugging.Assert(tf().reduce_all(batch["ids"] > -1000), [batch["ids"]])
-    with tf().control_dependencies([check]):
-        return tf().identity(batch["ids"])
+    check = tf.debugging.Assert(tf.reduce_all(batch["ids"] > -1000), [batch["ids"]])
+    with tf.control_dependencies([check]):
+        return tf.identity(batch["ids"])
 
 
 def _py_func(batch):
-    ids = tf().compat.v1.py_func(lambda ids: ids * 3, [batch["ids"]], tf().int64)
+    ids = tf.compat.v1.py_func(lambda ids: ids * 3, [batch["ids"]], tf.int64)
     ids.set_shape(batch["ids"].shape)
     return ids
 
 
 def _variable(batch):
-    bias = tf().compat.v1.get_variable("bias", [], tf().int64, trainable=False,
-                                       initializer=tf().compat.v1.constant_initializer(3, tf().int64))
+    bias = tf.compat.v1.get_variable("bias", [], tf.int64, trainable=False,
+                                       initializer=tf.compat.v1.constant_initializer(3, tf.int64))
     return batch["ids"] + bias
 
 
 def _random(batch):
-    return batch["ids"] + tf().random.uniform([], 0, 5, tf().int64, seed=4)
+    return batch["ids"] + tf.random.uniform([], 0, 5, tf.int64, seed=4)
 
 
 def _stateless_random(batch):
-    return batch["ids"] + tf().random.stateless_uniform([], [1, 2], 0, 5, tf().int64)
+    return batch["ids"] + tf.random.stateless_uniform([], [1, 2], 0, 5, tf.int64)
 
 
 STAYS = {
-    "constant": (lambda batch: tf().constant([1, 2, 3, 2], tf().int64), "iterator"),
+    "constant": (lambda batch: tf.constant([1, 2, 3, 2], tf.int64), "iterator"),
     "variable": (_variable, "bias"),
     "cond": (_cond, "cond"),
     "while": (_while, "while"),
@@ -70,11 +71,11 @@ def trained(run, ids, moving=True, feed=None, iterator=None, batch=None):
     embeddings = [run.lookup(run.table(), ids(batch))]
     if moving:
         embeddings.append(run.lookup(run.table("moving"), batch["ids"]))
-    tf().compat.v1.set_random_seed(1)
+    tf.compat.v1.set_random_seed(1)
     model = cases.Model(run, embeddings, batch["label"])
     run.modify()
     sess = run.session()
-    sess.run(tf().compat.v1.tables_initializer())
+    sess.run(tf.compat.v1.tables_initializer())
     for _ in range(2):
         run.start(sess, iterator)
         for _ in range(5):
@@ -102,7 +103,7 @@ def test_a_stateless_random_op_moves():
 def test_a_placeholder_stays():
     def script(run):
         random = np.random.RandomState(5)
-        fed = tf().compat.v1.placeholder(tf().int64, [None])
+        fed = tf.compat.v1.placeholder(tf.int64, [None])
         trained(run, lambda batch: fed, feed=lambda: {fed: random.randint(0, 30, 6)})
 
     lookups = cases.alike(script, moves=1)[AHEAD].plan.lookups
@@ -111,10 +112,8 @@ def test_a_placeholder_stays():
 
 def test_a_placeholder_alone_needs_no_iterator():
     def script(run):
-        from mx_rec.util.initialize import get_initializer, get_target_batch
-
-        fed = tf().compat.v1.placeholder(tf().int64, [None])
-        model = cases.Model(run, [run.lookup(run.table(), fed)], tf().constant(0.5))
+        fed = tf.compat.v1.placeholder(tf.int64, [None])
+        model = cases.Model(run, [run.lookup(run.table(), fed)], tf.constant(0.5))
         run.modify()
         sess = run.session()
         for number in range(4):
@@ -148,9 +147,9 @@ def test_a_feedable_iterator_stays_and_its_iterators_work():
     def script(run):
         train, test = cases.slices(), cases.slices(count=20, seed=5, keys=60)
         iterators = [cases.initializable(data) for data in (train, test)]
-        handle = tf().compat.v1.placeholder(tf().string, [])
-        batch = tf().compat.v1.data.Iterator.from_string_handle(
-            handle, tf().compat.v1.data.get_output_types(train), tf().compat.v1.data.get_output_shapes(train)).get_next()
+        handle = tf.compat.v1.placeholder(tf.string, [])
+        batch = tf.compat.v1.data.Iterator.from_string_handle(
+            handle, tf.compat.v1.data.get_output_types(train), tf.compat.v1.data.get_output_shapes(train)).get_next()
         table = run.table()
         model = cases.Model(run, [run.lookup(table, batch["ids"])], batch["label"])
         looked = run.lookup(table, batch["ids"], is_train=False)
@@ -173,7 +172,7 @@ def test_an_iterator_whose_string_handle_is_used_stays():
     def script(run):
         iterator = cases.initializable(cases.slices())
         handle = iterator.string_handle()
-        kept = tf().identity(handle)
+        kept = tf.identity(handle)
         batch = iterator.get_next()
         model = trained(run, lambda batch: batch["ids"], moving=False, iterator=iterator, batch=batch)
         assert model is not None and kept is not None
@@ -185,7 +184,7 @@ def test_ids_of_two_iterators_joined_stay():
     def script(run):
         iterators = [cases.initializable(cases.slices(seed=seed, count=40)) for seed in (0, 1)]
         first, second = [iterator.get_next() for iterator in iterators]
-        joined = tf().concat([first["ids"], second["ids"]], axis=1)
+        joined = tf.concat([first["ids"], second["ids"]], axis=1)
         model = cases.Model(run, [run.lookup(run.table(), joined)], first["label"])
         run.modify()
         sess = run.session()
@@ -199,8 +198,6 @@ def test_ids_of_two_iterators_joined_stay():
 def test_a_lookup_whose_evaluation_stays_gives_the_script_its_initializer_and_batch():
     """Training moves, evaluation has ids of a py_func: get_initializer(False) is then the iterator's own."""
     def script(run):
-        from mx_rec.util.initialize import get_initializer, get_target_batch
-
         iterator, other = cases.initializable(cases.slices()), cases.initializable(cases.slices(seed=9))
         batch, evaluation = iterator.get_next(), other.get_next()
         table = run.table()

@@ -4,8 +4,11 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.optimizers.adagrad import create_hash_optimizer
 
 
 @pytest.fixture
@@ -15,10 +18,6 @@ def directory(tmp_path):
 
 def build():
     """A fresh graph with a table, its update and the global step."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.optimizers.adagrad import create_hash_optimizer
-
-    tf = support.tf()
     table = create_table(key_dtype=tf.int64, dim=2, name="table", device_vocabulary_size=100,
                          emb_initializer=tf.compat.v1.ones_initializer())
     ids = tf.compat.v1.placeholder(tf.int64, [None])
@@ -33,7 +32,6 @@ def build():
 
 def train(directory, steps, last_step, every=None):
     """Runs `steps` steps in a MonitoredTrainingSession and returns (rows, slots, step at the start)."""
-    tf = support.tf()
     ids, update, step, raw = build()
     hooks = [tf.compat.v1.train.StopAtStepHook(last_step=last_step)]
     with tf.compat.v1.train.MonitoredTrainingSession(
@@ -51,7 +49,6 @@ def train(directory, steps, last_step, every=None):
 
 def test_a_monitored_session_saves_at_the_end_and_the_next_one_resumes(graph, mx, directory):
     mx()
-    tf = support.tf()
     whole = train(directory + "/whole", 10, 100)
     tf.compat.v1.reset_default_graph()
     part = train(directory + "/parts", 4, 100)
@@ -66,7 +63,6 @@ def test_a_monitored_session_saves_at_the_end_and_the_next_one_resumes(graph, mx
 
 def test_a_monitored_session_saves_every_few_steps_with_the_tables_of_that_step(graph, mx, directory):
     mx()
-    tf = support.tf()
     rows, _, _ = train(directory, 9, 100, every=3)
     saved = sorted(name for name in os.listdir(directory) if name.startswith("sparse-"))
     steps = sorted(int(name.rsplit("-", 1)[1]) for name in saved)
@@ -83,7 +79,6 @@ def test_a_monitored_session_saves_every_few_steps_with_the_tables_of_that_step(
 
 def test_a_singular_monitored_session_without_checkpoints_trains(graph, mx):
     mx()
-    tf = support.tf()
     ids, update, _, raw = build()
     with tf.compat.v1.train.SingularMonitoredSession() as sess:
         sess.run(update, {ids: [1, 2]})

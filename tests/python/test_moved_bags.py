@@ -2,21 +2,22 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases as cases
 import support
-from fused_cases import needed as types_of_all, optimizer, tf
+from fused_cases import needed as types_of_all, optimizer
 from modify_cases import AHEAD
 from test_fused_updates import needed
 from test_pooled_together import pooled
+from mx_rec.core.embedding import safe_embedding_lookup_sparse
+from mx_rec.util.initialize import get_initializer
 
 # Sparse ids of so many rows; some rows and a whole batch have none.
 ROWS = (4, 1, 0, 6, 3, 5)
 
 
 def safe(table, ids, weights=None, **arguments):
-    from mx_rec.core.embedding import safe_embedding_lookup_sparse
-
     return safe_embedding_lookup_sparse(table, ids, weights, **arguments)
 
 
@@ -32,22 +33,22 @@ def batches():
 
 
 def source_of():
-    types = (tf().int64, tf().int64, tf().int64, tf().float32, tf().int64)
+    types = (tf.int64, tf.int64, tf.int64, tf.float32, tf.int64)
     shapes = ([None, 2], [None], [2], [None], [None])
-    return cases.initializable(tf().data.Dataset.from_generator(batches, types, shapes))
+    return cases.initializable(tf.data.Dataset.from_generator(batches, types, shapes))
 
 
 def trained(run, make, moved, wanted, left=(), config=None):
     """Trains and evaluates lookups of two tables; `wanted` bag ops are left in the modified step, `left` others."""
     source = source_of()
     indices, values, shape, factors, lengths = source.get_next()
-    ids, weights = tf().SparseTensor(indices, values, shape), tf().SparseTensor(indices, factors, shape)
+    ids, weights = tf.SparseTensor(indices, values, shape), tf.SparseTensor(indices, factors, shape)
     tables = [run.table("t%d" % at, dim=4 + 3 * at) for at in range(2)]
     vectors = make(tables, ids, weights, lengths, True)
     others = make(tables, ids, weights, lengths, False)
-    loss = tf().add_n([tf().reduce_sum(tf().sin(one)) for one in vectors])
+    loss = tf.add_n([tf.reduce_sum(tf.sin(one)) for one in vectors])
     update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
-    whole = tf().concat(others, 1)
+    whole = tf.concat(others, 1)
     run.modify()
     if run.is_modified:
         assert [len(iterator.bags) for iterator in run.plan.iterators] == [moved], run.plan.text()
@@ -74,7 +75,7 @@ FORMS = {
         safe(table, ids, weights, is_train=is_train) for table in tables],
              4, [{"MxRecBagDivisors", "MxRecBagWeights"}] * 2, ("Where", "GatherV2")),
     "ragged": (lambda tables, ids, weights, lengths, is_train: [
-        pooled(table, tf().RaggedTensor.from_row_lengths(ids.values * 3, lengths, validate=False), combiner,
+        pooled(table, tf.RaggedTensor.from_row_lengths(ids.values * 3, lengths, validate=False), combiner,
                is_train=is_train) for table, combiner in zip(tables, ("mean", "sum"))],
                5, [{"MxRecBagDivisors"}, set()], ()),
     "scaled rows": (lambda tables, ids, weights, lengths, is_train: [
@@ -96,16 +97,16 @@ def test_ids_that_are_ready_made_can_be_fed_with_their_bags():
     def script(run):
         source = source_of()
         indices, values, shape, _, lengths = source.get_next()
-        ids = tf().SparseTensor(indices, values, shape)
+        ids = tf.SparseTensor(indices, values, shape)
         tables = [run.table("t%d" % at) for at in range(2)]
         vectors = [pooled(table, ids, "mean") for table in tables]
-        loss = tf().add_n([tf().reduce_sum(tf().sin(one)) for one in vectors])
+        loss = tf.add_n([tf.reduce_sum(tf.sin(one)) for one in vectors])
         update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
         run.modify()
         sess = run.session()
         run.start(sess, source)
         run.step(sess, [vectors, lengths, update])
-        fed = tf().compat.v1.SparseTensorValue([[0, 0], [2, 0], [2, 1]], [5, 6, 7], [3, 2])
+        fed = tf.compat.v1.SparseTensorValue([[0, 0], [2, 0], [2, 1]], [5, 6, 7], [3, 2])
         run.step(sess, [vectors, lengths, update], {ids: fed})
         run.step(sess, [vectors, lengths, update])
         run.contents(sess)
@@ -117,7 +118,7 @@ def test_what_moved_bags_are_computed_from_cannot_be_fed(graph, dynamic):
     run = cases.Run(AHEAD)
     source = source_of()
     indices, values, shape, _, _ = source.get_next()
-    vectors = safe(run.table("t"), tf().SparseTensor(indices, values, shape))
+    vectors = safe(run.table("t"), tf.SparseTensor(indices, values, shape))
     run.modify()
     sess = run.session()
     run.start(sess, source)
@@ -132,17 +133,17 @@ def test_wrong_bags_in_the_pipeline_are_an_error_of_their_step_and_the_next_one_
     run = cases.Run(AHEAD)
     good = [[0, 0], [1, 0], [1, 1]]
     data = np.array([good, [[1, 0], [0, 0], [1, 1]], good])
-    source = cases.initializable(tf().data.Dataset.from_tensor_slices((data, np.array([[1, 2, 3]] * 3))))
+    source = cases.initializable(tf.data.Dataset.from_tensor_slices((data, np.array([[1, 2, 3]] * 3))))
     indices, values = source.get_next()
     table = run.table("t")
-    vectors = pooled(table, tf().SparseTensor(indices, values * 2, [2, 2]), is_train=is_train)
+    vectors = pooled(table, tf.SparseTensor(indices, values * 2, [2, 2]), is_train=is_train)
     run.modify()
     assert [len(iterator.bags) for iterator in run.plan.iterators] == [1]
     sess = run.session()
     run.start(sess, source)
     sess.run(vectors)
     size = run.raw(table).size(sess)
-    with pytest.raises(tf().errors.InvalidArgumentError, match="MxRecSparseBagEnds"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="MxRecSparseBagEnds"):
         sess.run(vectors)
     assert run.raw(table).size(sess) == size == (3 if is_train else 0)
     assert sess.run(vectors).shape == (2, 4)
@@ -150,16 +151,14 @@ def test_wrong_bags_in_the_pipeline_are_an_error_of_their_step_and_the_next_one_
 
 
 def test_a_graph_whose_bags_moved_trains_the_same_where_it_is_imported(graph, session, dynamic, tmp_path):
-    from mx_rec.util.initialize import get_initializer
-
     run = cases.Run(AHEAD)
     source = source_of()
     indices, values, shape, _, _ = source.get_next()
     table = run.table("t")
-    vectors = tf().identity(safe(table, tf().SparseTensor(indices, values, shape)), name="vectors")
-    update = optimizer().minimize(tf().reduce_sum(tf().sin(vectors)), var_list=[table.variable])
-    tf().group(update, name="update")
-    saver = tf().compat.v1.train.Saver()
+    vectors = tf.identity(safe(table, tf.SparseTensor(indices, values, shape)), name="vectors")
+    update = optimizer().minimize(tf.reduce_sum(tf.sin(vectors)), var_list=[table.variable])
+    tf.group(update, name="update")
+    saver = tf.compat.v1.train.Saver()
     run.modify()
     sess = run.session()
     run.start(sess, source)
@@ -167,8 +166,8 @@ def test_a_graph_whose_bags_moved_trains_the_same_where_it_is_imported(graph, se
     expected = [sess.run(["vectors:0", "update"])[0] for _ in ROWS]
     initializer = get_initializer(True).name
     run.close()
-    tf().compat.v1.reset_default_graph()
-    saver = tf().compat.v1.train.import_meta_graph(path + ".meta")
+    tf.compat.v1.reset_default_graph()
+    saver = tf.compat.v1.train.import_meta_graph(path + ".meta")
     sess = session()
     saver.restore(sess, path)
     sess.run(initializer)

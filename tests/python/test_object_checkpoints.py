@@ -7,30 +7,26 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.core.embedding import create_table
 
 
 def table(name="users", **options):
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     return create_table(key_dtype=tf.int64, dim=2, name=name, device_vocabulary_size=100,
                         emb_initializer=tf.compat.v1.zeros_initializer(), **options)
 
 
 def checkpoints():
-    tf = support.tf()
     return [tf.train.Checkpoint, tf.compat.v2.train.Checkpoint]
 
 
 @pytest.mark.parametrize("at", range(2))
 def test_a_save_is_refused_and_says_what_to_use(graph, session, dynamic, place, at):
-    tf = support.tf()
     table()
     dense = tf.compat.v1.get_variable("dense", initializer=1.0, use_resource=True)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     one = checkpoints()[at](dense=dense)
     with sess.as_default():
         for save in (lambda: one.save(place + "/m"), lambda: one.write(place + "/m"),
@@ -43,11 +39,9 @@ def test_a_save_is_refused_and_says_what_to_use(graph, session, dynamic, place, 
 
 @pytest.mark.parametrize("at", range(2))
 def test_a_restore_of_what_a_saver_saved_is_refused(graph, session, dynamic, place, at):
-    tf = support.tf()
     raw = support.Raw.of(table())
     dense = tf.compat.v1.get_variable("dense", initializer=1.0, use_resource=True)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     raw.assign(sess, [1, 2], np.ones([2, 2]))
     path = tf.compat.v1.train.Saver().save(sess, place + "/m", global_step=1)
     with sess.as_default():
@@ -58,11 +52,9 @@ def test_a_restore_of_what_a_saver_saved_is_refused(graph, session, dynamic, pla
 
 @pytest.mark.parametrize("at", range(2))
 def test_graphs_without_tables_to_save_are_tensorflows_own(graph, session, dynamic, place, at):
-    tf = support.tf()
     table(is_save=False)
     dense = tf.compat.v1.get_variable("dense", initializer=1.0, use_resource=True)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     with sess.as_default():
         one = checkpoints()[at](dense=dense)
         path = one.save(place + "/m")
@@ -81,7 +73,6 @@ def test_graphs_without_tables_to_save_are_tensorflows_own(graph, session, dynam
 
 def test_a_warm_start_by_hand_brings_the_tables(graph, session, mx, place):
     """tf.train.warm_start took the variables and left the tables as they were."""
-    tf = support.tf()
     mx()
     raw = support.Raw.of(table())
     sess = session()

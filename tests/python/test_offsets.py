@@ -4,50 +4,50 @@ import tempfile
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases as cases
 import preloaded
 import support
-from support import lookup, tf
+from support import lookup
+from mx_rec.core.embedding import create_table
+from mx_rec.optimizers import gradient_descent, lazy_adam, momentum
+from mx_rec.util.stats import table_stats
 
 DIM = 2
 
 
 def make_table(name="table", capacity=100, initializer=None):
-    from mx_rec.core.embedding import create_table
-
-    return create_table(key_dtype=tf().int64, dim=DIM, name=name, device_vocabulary_size=capacity,
-                        emb_initializer=initializer or tf().compat.v1.zeros_initializer())
+    return create_table(key_dtype=tf.int64, dim=DIM, name=name, device_vocabulary_size=capacity,
+                        emb_initializer=initializer or tf.compat.v1.zeros_initializer())
 
 
 def optimizer(kind="sgd"):
-    from mx_rec.optimizers import gradient_descent, lazy_adam, momentum
-
     return {"sgd": lambda: gradient_descent.create_hash_optimizer(1.0),
             "momentum": lambda: momentum.create_hash_optimizer(1.0, 0.5),
             "adam": lambda: lazy_adam.create_hash_optimizer(0.1)}[kind]()
 
 
 def keys(*values):
-    return tf().constant(values, tf().int64)
+    return tf.constant(values, tf.int64)
 
 
 def after(first, make):
     """What `make` gives, made after `first`."""
-    with tf().control_dependencies(first if isinstance(first, list) else [first]):
+    with tf.control_dependencies(first if isinstance(first, list) else [first]):
         return make()
 
 
 def between(embedding, disturb):
     """The embedding, after the ops of `disturb`, which run after the lookup; its gradient comes after them, too."""
     done = after(embedding, disturb)
-    return embedding * after(done, lambda: tf().compat.v1.placeholder_with_default(1.0, []) + 0.0)
+    return embedding * after(done, lambda: tf.compat.v1.placeholder_with_default(1.0, []) + 0.0)
 
 
 def checkpoint(tmp_path, order):
     """A directory with the rows of a table that got its keys in this order; zeros."""
     path = tempfile.mkdtemp(dir=str(tmp_path)) + "/saved"
-    with tf().Graph().as_default():
+    with tf.Graph().as_default():
         saved = support.Raw.new(DIM, name="table")
         save = support.ops().mx_rec_save(saved.handle, support.bytes_tensor(path), -1, 0)
         with support.new_session() as sess:
@@ -63,7 +63,7 @@ def replace(kind, raw, tmp_path):
         path = checkpoint(tmp_path, [10, 20])
         return lambda: list(ops.mx_rec_load(raw.handle, support.bytes_tensor(path), []))
     return lambda: [after(ops.mx_rec_clear(raw.handle), lambda: ops.mx_rec_assign(
-        raw.handle, keys(10, 20), tf().zeros([2, DIM])))]
+        raw.handle, keys(10, 20), tf.zeros([2, DIM])))]
 
 
 @pytest.mark.parametrize("how", ["fused", "sums", "by address"])
@@ -74,24 +74,23 @@ def test_a_step_whose_table_was_replaced_after_its_lookup_is_aborted(graph, sess
     table = make_table()
     raw = support.Raw.of(table)
     rule = optimizer(rule)
-    first = rule.minimize(tf().reduce_sum(lookup(table, keys(20, 10))), var_list=[table.variable])
+    first = rule.minimize(tf.reduce_sum(lookup(table, keys(20, 10))), var_list=[table.variable])
     embedding = between(lookup(table, keys(20)), replace(kind, raw, tmp_path))
-    loss = tf().reduce_sum(embedding)
+    loss = tf.reduce_sum(embedding)
     if how == "fused":
         step = rule.minimize(loss, var_list=[table.variable])
         support.pass_over()
         assert "ids" in map(support.form_of, support.updates_in(graph.get_operations()))
     else:
-        slices = tf().gradients(loss, table.variable)[0]
+        slices = tf.gradients(loss, table.variable)[0]
         if how == "sums":
-            slices = tf().IndexedSlices(tf().identity(slices.values), slices.indices)
+            slices = tf.IndexedSlices(tf.identity(slices.values), slices.indices)
         else:
-            slices = tf().IndexedSlices(tf().concat([slices.values], 0), tf().concat([slices.indices], 0))
+            slices = tf.IndexedSlices(tf.concat([slices.values], 0), tf.concat([slices.indices], 0))
         step = rule.apply_gradients([(slices, table.variable)])
-    sess = session()
-    sess.run(tf().compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(first)
-    with pytest.raises(tf().errors.AbortedError) as error:
+    with pytest.raises(tf.errors.AbortedError) as error:
         sess.run(step)
     assert "table" in error.value.message and "replaced" in error.value.message
     support.assert_same_tables(raw.rows(sess), {10: np.zeros(DIM), 20: np.zeros(DIM)})
@@ -103,7 +102,7 @@ def test_a_step_whose_table_was_replaced_after_its_lookup_is_aborted(graph, sess
 def test_a_claimed_batch_whose_table_was_replaced_is_aborted(tmp_path, kind):
     """As above, where the input pipeline has looked the keys up."""
     def script(run):
-        data = tf().data.Dataset.from_tensor_slices({
+        data = tf.data.Dataset.from_tensor_slices({
             "ids": np.array([[20, 10], [20, 20], [20, 10]], np.int64), "replace": [False, True, False]})
         iterator = cases.initializable(data)
         batch = iterator.get_next()
@@ -111,14 +110,14 @@ def test_a_claimed_batch_whose_table_was_replaced_is_aborted(tmp_path, kind):
         raw = support.Raw.of(table)
         found = run.lookup(table, batch["ids"])
         disturb = replace(kind, raw, tmp_path)
-        embedding = between(found, lambda: [tf().cond(
-            batch["replace"], lambda: tf().group(*disturb()), tf().no_op)])
-        step = optimizer().minimize(tf().reduce_sum(embedding), var_list=[table.variable])
+        embedding = between(found, lambda: [tf.cond(
+            batch["replace"], lambda: tf.group(*disturb()), tf.no_op)])
+        step = optimizer().minimize(tf.reduce_sum(embedding), var_list=[table.variable])
         run.modify()
         sess = run.session()
         run.start(sess, iterator)
         sess.run(step)
-        with pytest.raises(tf().errors.AbortedError, match="replaced"):
+        with pytest.raises(tf.errors.AbortedError, match="replaced"):
             sess.run(step)
         support.assert_same_tables(raw.rows(sess), {10: np.zeros(DIM), 20: np.zeros(DIM)})
         sess.run(step)
@@ -139,13 +138,13 @@ def test_a_monitored_session_recovers_from_a_replaced_table(graph, dynamic, tmp_
         return len(calls) == 4
 
     def disturb():
-        wanted = tf().compat.v1.py_func(is_time, [], tf().bool)
-        return [tf().cond(wanted, lambda: tf().group(support.ops().mx_rec_clear(raw.handle)), tf().no_op)]
+        wanted = tf.compat.v1.py_func(is_time, [], tf.bool)
+        return [tf.cond(wanted, lambda: tf.group(support.ops().mx_rec_clear(raw.handle)), tf.no_op)]
 
     embedding = between(lookup(table, keys(1, 2, 2)), disturb)
-    count = tf().compat.v1.train.get_or_create_global_step()
-    step = optimizer().minimize(tf().reduce_sum(embedding), global_step=count, var_list=[table.variable])
-    with tf().compat.v1.train.MonitoredTrainingSession(
+    count = tf.compat.v1.train.get_or_create_global_step()
+    step = optimizer().minimize(tf.reduce_sum(embedding), global_step=count, var_list=[table.variable])
+    with tf.compat.v1.train.MonitoredTrainingSession(
             checkpoint_dir=str(tmp_path), save_checkpoint_steps=1, save_checkpoint_secs=None, save_summaries_steps=None,
             save_summaries_secs=None, log_step_count_steps=None) as sess:
         for _ in range(6):
@@ -159,7 +158,7 @@ def test_a_monitored_session_recovers_from_a_replaced_table(graph, dynamic, tmp_
 def give_away(raw, gone, new):
     """A function that makes the ops which remove a key and give its row to a new one."""
     return lambda: [after(support.ops().mx_rec_remove(raw.handle, keys(gone)), lambda: support.ops().mx_rec_assign(
-        raw.handle, keys(new), tf().zeros([1, DIM])))]
+        raw.handle, keys(new), tf.zeros([1, DIM])))]
 
 
 def rows_of_keys(raw):
@@ -168,15 +167,13 @@ def rows_of_keys(raw):
 
 def test_joined_gradients_of_two_lookups_do_not_move_the_key_that_got_an_evicted_row(graph, session, dynamic):
     """Clipping joins the gradients of both lookups into tensors of its own: nothing holds the rows any more."""
-    from mx_rec.util.stats import table_stats
-
     table = make_table()
     raw = support.Raw.of(table)
-    loss = tf().reduce_sum(lookup(table, keys(1, 2))) + tf().reduce_sum(lookup(table, keys(2, 3)))
-    gradient = tf().gradients(loss, table.variable)[0]
-    (clipped,), _ = tf().clip_by_global_norm([gradient], 100.0)
+    loss = tf.reduce_sum(lookup(table, keys(1, 2))) + tf.reduce_sum(lookup(table, keys(2, 3)))
+    gradient = tf.gradients(loss, table.variable)[0]
+    (clipped,), _ = tf.clip_by_global_norm([gradient], 100.0)
     done = after([clipped.values, clipped.indices], give_away(raw, 2, 7))
-    late = after(done, lambda: tf().IndexedSlices(tf().identity(clipped.values), tf().identity(clipped.indices)))
+    late = after(done, lambda: tf.IndexedSlices(tf.identity(clipped.values), tf.identity(clipped.indices)))
     step = optimizer().apply_gradients([(late, table.variable)])
     sess = session()
     raw.assign(sess, [1, 2, 3], np.zeros([3, DIM]))
@@ -189,15 +186,13 @@ def test_joined_gradients_of_two_lookups_do_not_move_the_key_that_got_an_evicted
 
 
 def test_an_accumulator_of_gradients_does_not_move_the_key_that_got_an_evicted_row(graph, session, dynamic):
-    from mx_rec.util.stats import table_stats
-
     table = make_table()
     raw = support.Raw.of(table)
-    gradient = tf().gradients(tf().reduce_sum(lookup(table, keys(1, 2))), table.variable)[0]
-    sums = tf().compat.v1.SparseConditionalAccumulator(tf().float32, shape=[None, DIM])
+    gradient = tf.gradients(tf.reduce_sum(lookup(table, keys(1, 2))), table.variable)[0]
+    sums = tf.compat.v1.SparseConditionalAccumulator(tf.float32, shape=[None, DIM])
     put = sums.apply_grad(gradient.indices, gradient.values)
     indices, values, _ = sums.take_grad(2)
-    step = optimizer().apply_gradients([(tf().IndexedSlices(values, indices), table.variable)])
+    step = optimizer().apply_gradients([(tf.IndexedSlices(values, indices), table.variable)])
     sess = session()
     sess.run(put)
     raw.remove(sess, [2])
@@ -215,8 +210,8 @@ class Fed:
 
     def __init__(self, raw):
         self.raw = raw
-        self.offsets = tf().compat.v1.placeholder(tf().int64, [None])
-        ones = tf().ones([tf().size(self.offsets), DIM])
+        self.offsets = tf.compat.v1.placeholder(tf.int64, [None])
+        ones = tf.ones([tf.size(self.offsets), DIM])
         self.update = support.update_rows("sgd", raw.handle, self.offsets, ones, 1.0, 0.0)
         self.read = support.ops().lookup(raw.handle, raw.variable, self.offsets)
 
@@ -224,7 +219,7 @@ class Fed:
 def test_offsets_that_were_fetched_are_good_until_their_keys_are_removed(graph, session):
     raw = support.Raw.new(DIM, name="fed")
     fed = Fed(raw)
-    ids = tf().compat.v1.placeholder(tf().int64, [None])
+    ids = tf.compat.v1.placeholder(tf.int64, [None])
     find = support.ops().resolve(raw.handle, ids, create=1).offsets
     sess = session()
     kept = np.array(sess.run(find, {ids: [1, 2, 3]}))
@@ -234,7 +229,7 @@ def test_offsets_that_were_fetched_are_good_until_their_keys_are_removed(graph, 
     assert sess.run(fed.update, {fed.offsets: np.concatenate([kept, kept, [0, -1]])}) == 2
     support.assert_same_tables(raw.rows(sess), {1: np.full(DIM, -3), 3: np.full(DIM, -3), 7: np.zeros(DIM)})
     support.assert_same_bits(sess.run(fed.read, {fed.offsets: [kept[0], 0, -1]}), [[-3, -3], [0, 0], [0, 0]])
-    with pytest.raises(tf().errors.InvalidArgumentError, match="removed"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="removed"):
         sess.run(fed.read, {fed.offsets: kept})
 
 
@@ -261,7 +256,7 @@ def test_offsets_of_another_table_are_refused(graph, session, where):
         foreign = (session() if where == "session" else sess).run(found[where == "table"])[0]
     assert support.row_of(foreign) == support.row_of(own) and foreign != own
     for use in (fed.update, fed.read):
-        with pytest.raises(tf().errors.InvalidArgumentError, match="never given out by this table"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="never given out by this table"):
             sess.run(use, {fed.offsets: [own, foreign]})
     support.assert_same_tables(raw.rows(sess), {1: np.zeros(DIM)})
 
@@ -270,27 +265,26 @@ def looped(kind, table, ids):
     """Looks the rows of `ids` (3, 2) up, one row of ids each turn of a loop: (3, 2, DIM)."""
     shape = [3, 2, DIM]
     if kind == "map_fn":
-        return tf().map_fn(lambda some: lookup(table, some), ids, dtype=tf().float32)
+        return tf.map_fn(lambda some: lookup(table, some), ids, dtype=tf.float32)
     if kind == "scan":
-        return tf().scan(lambda before, some: before + lookup(table, some), ids, initializer=tf().zeros(shape[1:]))
-    turns = tf().while_loop(
+        return tf.scan(lambda before, some: before + lookup(table, some), ids, initializer=tf.zeros(shape[1:]))
+    turns = tf.while_loop(
         lambda turn, _: turn < 3,
         lambda turn, rows: (turn + 1, rows.write(turn, lookup(table, ids[turn]))),
-        (tf().constant(0), tf().TensorArray(tf().float32, 3)))
+        (tf.constant(0), tf.TensorArray(tf.float32, 3)))
     return turns[1].stack()
 
 
 @pytest.mark.parametrize("kind", ["while_loop", "map_fn", "scan"])
 def test_the_gradient_of_a_loop_moves_its_own_keys_alone(graph, session, dynamic, kind):
     """TensorFlow begins the sum of a loop's gradients with index 0 and value 0: Adam moved the row of whoever came first."""
-    table = make_table(initializer=tf().compat.v1.ones_initializer())
+    table = make_table(initializer=tf.compat.v1.ones_initializer())
     raw = support.Raw.of(table)
-    ids = tf().compat.v1.placeholder(tf().int64, [3, 2])
+    ids = tf.compat.v1.placeholder(tf.int64, [3, 2])
     rule = optimizer("adam")
-    first = rule.minimize(tf().reduce_sum(lookup(table, keys(5, 6))), var_list=[table.variable])
-    step = rule.minimize(tf().reduce_sum(looped(kind, table, ids)), var_list=[table.variable])
-    sess = session()
-    sess.run(tf().compat.v1.global_variables_initializer())
+    first = rule.minimize(tf.reduce_sum(lookup(table, keys(5, 6))), var_list=[table.variable])
+    step = rule.minimize(tf.reduce_sum(looped(kind, table, ids)), var_list=[table.variable])
+    sess = support.started(session())
     # Padding alone, in a table without a row.
     sess.run(step, {ids: np.full([3, 2], -1)})
     assert raw.size(sess) == 0

@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from test_fused_updates import lookup
@@ -15,7 +16,6 @@ DIMS = [16, 1, 5]
 
 def copies(ids, count):
     """The same ids in tensors of their own."""
-    tf = support.tf()
     return [tf.identity(ids) for _ in range(count)]
 
 
@@ -23,7 +23,6 @@ class Side:
     """Tables that are looked up by one tensor, or each by a copy of it, and trained."""
 
     def __init__(self, name, ids, shares, rows=2000):
-        tf = support.tf()
         self.tables = [make_table("%s_%d" % (name, at), dim) for at, dim in enumerate(DIMS)]
         given = [ids] * len(DIMS) if shares else copies(ids, len(DIMS))
         self.found = [lookup(table, one) for table, one in zip(self.tables, given)]
@@ -52,11 +51,9 @@ def equal(mine, others):
 @pytest.mark.parametrize("dtype", ["int64", "int32"])
 def test_several_tables_by_one_tensor_train_as_by_copies_of_it(graph, session, dynamic, dtype):
     """Zipf batches, empty and large ones; keys are removed and set in between."""
-    tf = support.tf()
     ids = tf.compat.v1.placeholder(dtype, [None, None])
     sides = [Side("one", ids, True), Side("copies", ids, False)]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for side in sides:
         side.fill(sess, 500)
     random = np.random.RandomState(3)
@@ -72,7 +69,6 @@ def test_several_tables_by_one_tensor_train_as_by_copies_of_it(graph, session, d
 
 def test_new_keys_removal_and_restore_go_as_with_copies(graph, session, dynamic, tmp_path):
     """New keys in every step; the two graphs have tables of one name, so rows begin with the same values."""
-    tf = support.tf()
     contents = []
     for shares in (True, False):
         with tf.Graph().as_default() as own:
@@ -97,7 +93,6 @@ def test_new_keys_removal_and_restore_go_as_with_copies(graph, session, dynamic,
 
 def test_two_sessions_with_different_feeds_disturb_nobody(graph, dynamic):
     """Sessions of one graph run at the same time."""
-    tf = support.tf()
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     side = Side("one", ids, True)
     expected, found, errors = {}, {}, []
@@ -134,7 +129,6 @@ def test_two_sessions_with_different_feeds_disturb_nobody(graph, dynamic):
 @pytest.mark.parametrize("parallel", [1, 10])
 def test_lookups_in_a_while_loop(graph, session, dynamic, parallel):
     """Each turn has other ids; several turns may run at once."""
-    tf = support.tf()
     batches = tf.compat.v1.placeholder(tf.int64, [None, None])
     tables = [make_table("loop_%d" % at, dim) for at, dim in enumerate(DIMS[:2])]
 
@@ -146,8 +140,7 @@ def test_lookups_in_a_while_loop(graph, session, dynamic, parallel):
     count = tf.shape(batches)[0]
     total = tf.while_loop(lambda at, _: at < count, turn, [0, 0.0], parallel_iterations=parallel)[1]
     raws = [support.Raw.of(table) for table in tables]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     rows = [np.random.RandomState(at).randint(-9, 9, size=(50, dim)) for at, dim in enumerate(DIMS[:2])]
     for raw, values in zip(raws, rows):
         raw.assign(sess, np.arange(50), values)
@@ -159,7 +152,6 @@ def test_lookups_in_a_while_loop(graph, session, dynamic, parallel):
 
 def test_an_imported_copy_of_the_lookups_takes_other_ids(graph, session, dynamic):
     """Its ops run in the same step as the first ones."""
-    tf = support.tf()
     ids = tf.compat.v1.placeholder(tf.int64, [None], name="the_ids")
     tables = [make_table("copied_%d" % at, 3) for at in range(2)]
     found = [tf.identity(lookup(table, ids), name="rows_%d" % at) for at, table in enumerate(tables)]
@@ -168,8 +160,7 @@ def test_an_imported_copy_of_the_lookups_takes_other_ids(graph, session, dynamic
     inputs = {raw.handle.name: raw.handle for raw in raws}
     inputs[ids.name] = other
     copied = tf.import_graph_def(graph.as_graph_def(), inputs, ["rows_0:0", "rows_1:0"], name="again")
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for at, raw in enumerate(raws):
         raw.assign(sess, np.arange(90), np.random.RandomState(at).randn(90, 3))
     for step in range(10):
@@ -181,13 +172,11 @@ def test_an_imported_copy_of_the_lookups_takes_other_ids(graph, session, dynamic
 
 
 def test_the_error_of_one_table_names_it_and_spares_the_others(graph, session, dynamic):
-    tf = support.tf()
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     small, large = make_table("small", 2, capacity=8), make_table("large", 2, capacity=50000)
     found = [lookup(table, ids) for table in (large, small)]
     raws = [support.Raw.of(table) for table in (large, small)]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for count in (100, 20000):
         with pytest.raises(tf.errors.ResourceExhaustedError, match="on table 'small'"):
             sess.run(found, {ids: np.arange(count)})
@@ -199,13 +188,11 @@ def test_the_error_of_one_table_names_it_and_spares_the_others(graph, session, d
 
 
 def test_a_run_that_needs_one_lookup_makes_no_rows_in_the_other_table(graph, session, dynamic):
-    tf = support.tf()
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     tables = [make_table("apart_%d" % at, 2) for at in range(2)]
     found = [lookup(table, ids) for table in tables]
     raws = [support.Raw.of(table) for table in tables]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for step in range(40):
         sess.run(found[0], {ids: [step, step + 1]})
     assert [raw.size(sess) for raw in raws] == [41, 0]

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 
@@ -127,7 +128,6 @@ def called():
 
     def of(op):
         if op not in made:
-            tf = support.tf()
             with tf.Graph().as_default() as graph:
                 table = support.Raw.new(DIM, name="checked_table")
                 arguments = Arguments(tf, table)
@@ -232,7 +232,6 @@ def describe(case):
 @pytest.mark.parametrize("op, name, value, dtype", WRONG, ids=[describe(case) for case in WRONG])
 def test_a_wrong_argument_is_an_error_that_names_op_and_table_and_changes_nothing(called, op, name, value, dtype):
     """What is wrong of one op is told in one session: what follows an error works as before."""
-    tf = support.tf()
     sess, table, arguments, run = called(op)
     table.assign(sess, [1, 2], np.arange(2 * DIM))
     before = table.export(sess)
@@ -267,7 +266,6 @@ CONFIGS = [
 
 @pytest.mark.parametrize("change", [case[1] for case in CONFIGS], ids=[case[0] for case in CONFIGS])
 def test_a_wrong_configuration_is_an_error_of_the_table_op(graph, session, change):
-    tf = support.tf()
     text = change
     if isinstance(change, dict):
         config = json.loads(support.table_config("configured", DIM))
@@ -284,7 +282,6 @@ def test_a_wrong_configuration_is_an_error_of_the_table_op(graph, session, chang
 
 def test_non_finite_gradients_go_where_tensorflow_puts_them(graph, session):
     """They are the model's own numbers: the row becomes NaN as a variable would, and others stay clean."""
-    tf = support.tf()
     table = support.Raw.new(2)
     update = support.update_ids(
         "sgd", table.handle, tf.constant([1, 2], tf.int64), tf.constant([[NAN, 1.0], [1.0, 1.0]]), 1.0, 0.0)
@@ -295,7 +292,6 @@ def test_non_finite_gradients_go_where_tensorflow_puts_them(graph, session):
 
 
 def test_messages_of_names_with_quotes_and_unicode_are_readable(graph, session):
-    tf = support.tf()
     table = support.Raw.new(1, name="caf\u00e9 \"t\" {0} %s", capacity=1)
     sess = session()
     with pytest.raises(tf.errors.ResourceExhaustedError) as error:
@@ -310,7 +306,6 @@ def test_every_optimizer_of_the_plugin_is_tried():
 @pytest.mark.parametrize("rule, slot", [("adagrad", "Adagrad_accumulator"), ("ftrl", "Ftrl_accum"),
                                         ("centered_rmsprop", "RMSProp_mg")])
 def test_a_bad_hyperparameter_does_not_add_slots(graph, session, rule, slot):
-    tf = support.tf()
     table = support.Raw.new(DIM)
     arguments = Arguments(tf, table)
     run = update(rule, "rows")(support.ops(), arguments)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 
@@ -17,7 +18,6 @@ class Table:
     """A table, a fed gradient and one update by ids."""
 
     def __init__(self, keys, rows, op, hyper, slots=()):
-        tf = support.tf()
         self.keys = keys
         dim = len(rows[0])
         self.table = support.Raw.new(dim)
@@ -249,7 +249,6 @@ def test_rmsprop_on_sparse_gradients_follows_the_reference_of_its_test_for_four_
 
 @pytest.mark.parametrize("centered", [False, True])
 def test_a_row_of_the_batch_whose_gradient_is_zero_moves_on_by_its_momentum(graph, centered):
-    tf = support.tf()
     table = Table([5, 6], [[1, 2], [3, 4]], "centered_rmsprop" if centered else "rmsprop",
                   lambda tf, step: [0.1, 0.8, 0.5, 1e-4, 1.0], ["RMSProp_rms", "RMSProp_momentum"])
     variable = tf.compat.v1.Variable([[1.0, 2.0], [3.0, 4.0]], use_resource=False)

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from optimizer_cases import CASES, OF_NUMPY, OF_UNCHANGED_MODELS, ONE_OF_EACH, ids_of
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.util.variable import get_dense_and_sparse_variable
 
 ROWS = 50
 STEPS = 30
@@ -31,7 +34,6 @@ class Stock:
     """TensorFlow's optimizer on a dense variable, fed with the same gradients."""
 
     def __init__(self, case, dim, initial):
-        tf = support.tf()
         self.rows = tf.compat.v1.placeholder(tf.int64, [None])
         self.grads = tf.compat.v1.placeholder(tf.float32, [None, dim])
         self.lr = tf.compat.v1.placeholder(tf.float32, [])
@@ -56,7 +58,6 @@ def test_every_optimizer_of_the_plugin_has_a_case():
     pytest.param(case, dim, id="{}-{}".format(case.name, dim)) for case in CASES + OF_UNCHANGED_MODELS
     for dim in ([1, 3, 8, 64, 100] if case in ONE_OF_EACH else [3, 64])])
 def test_raw_apply_ops_give_the_numbers_of_tensorflow_whichever_way_the_gradients_come(graph, session, case, dim):
-    tf = support.tf()
     initial = np.random.RandomState(1).randn(ROWS, dim).astype(np.float32)
     keys = key_of(np.arange(ROWS))
     tables = {way: support.Raw.new(dim, name=way) for way in ("by_ids", "occurrences", "distinct")}
@@ -77,8 +78,7 @@ def test_raw_apply_ops_give_the_numbers_of_tensorflow_whichever_way_the_gradient
     for table in tables.values():
         for name, _ in case.slots:
             table.slot(name)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for table in tables.values():
         table.assign(sess, keys, initial)
 
@@ -132,10 +132,6 @@ WAYS = ["tf.gradients", "compute_gradients", "minimize"]
     for how in (WAYS if case in ONE_OF_EACH else [WAYS[place % 3]])])
 def test_a_model_on_sparse_lookup_trains_to_the_numbers_of_the_same_model_on_a_variable(graph, session, dynamic, case,
                                                                                          how):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.util.variable import get_dense_and_sparse_variable
-
-    tf = support.tf()
     dim = 8
     table = create_table(key_dtype=tf.int64, dim=dim, name="table", device_vocabulary_size=ROWS,
                          emb_initializer=tf.compat.v1.zeros_initializer())
@@ -158,8 +154,7 @@ def test_a_model_on_sparse_lookup_trains_to_the_numbers_of_the_same_model_on_a_v
     raw = support.Raw.of(table)
     for name, _ in case.slots:
         raw.slot(name)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     keys = key_of(np.arange(ROWS))
     raw.assign(sess, keys, initial)
     history = [initial]
@@ -183,7 +178,6 @@ OF_THE_BATCH = [case for case in CASES if case.op != "adam"]
 
 @pytest.mark.parametrize("case", OF_THE_BATCH, ids=ids_of(OF_THE_BATCH))
 def test_rows_that_are_not_in_a_batch_keep_their_bits(graph, session, case):
-    tf = support.tf()
     table = support.Raw.new(5)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     grads = tf.compat.v1.placeholder(tf.float32, [None, 5])
@@ -211,7 +205,6 @@ def test_rows_that_are_not_in_a_batch_keep_their_bits(graph, session, case):
 @pytest.mark.parametrize("case", ONE_OF_EACH, ids=ids_of(ONE_OF_EACH))
 def test_new_rows_start_with_the_initial_slots_of_the_optimizer(graph, session, case):
     """Rows assigned before the first step, keys created by the step and rows assigned again all start alike."""
-    tf = support.tf()
     table = support.Raw.new(4)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     grads = tf.compat.v1.placeholder(tf.float32, [None, 4])
@@ -234,18 +227,15 @@ def test_new_rows_start_with_the_initial_slots_of_the_optimizer(graph, session, 
 
 
 def test_weight_decay_of_sgd_pulls_the_rows_of_the_batch_to_zero(graph, session, dynamic):
-    from mx_rec.core.embedding import create_table, sparse_lookup
     from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 
-    tf = support.tf()
     table = create_table(key_dtype=tf.int64, dim=2, name="table", device_vocabulary_size=10,
                          emb_initializer=tf.compat.v1.zeros_initializer())
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     loss = tf.reduce_sum(sparse_lookup(table, ids, modify_graph=True))
     update = create_hash_optimizer(0.5, weight_decay=0.01).minimize(loss, var_list=[table.variable])
     raw = support.Raw.of(table)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     start = np.array([[4.0, -2.0], [1.0, 8.0]], np.float32)
     raw.assign(sess, [5, 6], start)
     sess.run(update, {ids: [5, 5]})
@@ -255,10 +245,8 @@ def test_weight_decay_of_sgd_pulls_the_rows_of_the_batch_to_zero(graph, session,
 
 
 def test_a_learning_rate_that_is_a_variable_is_read_at_every_step(graph, session, dynamic):
-    from mx_rec.core.embedding import create_table, sparse_lookup
     from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 
-    tf = support.tf()
     table = create_table(key_dtype=tf.int64, dim=1, name="table", device_vocabulary_size=10,
                          emb_initializer=tf.compat.v1.zeros_initializer())
     step = tf.compat.v1.train.get_or_create_global_step()
@@ -266,8 +254,7 @@ def test_a_learning_rate_that_is_a_variable_is_read_at_every_step(graph, session
     loss = tf.reduce_sum(sparse_lookup(table, tf.constant([7], tf.int64), modify_graph=True))
     update = create_hash_optimizer(lr).minimize(loss, global_step=step, var_list=[table.variable])
     raw = support.Raw.of(table)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     seen = []
     for _ in range(4):
         sess.run(update)
@@ -277,10 +264,8 @@ def test_a_learning_rate_that_is_a_variable_is_read_at_every_step(graph, session
 
 
 def test_one_optimizer_advances_its_adam_powers_once_a_step_for_all_tables(graph, session, dynamic):
-    from mx_rec.core.embedding import create_table, sparse_lookup
     from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
-    tf = support.tf()
     tables = [create_table(key_dtype=tf.int64, dim=2, name=name, device_vocabulary_size=10,
                            emb_initializer=tf.compat.v1.ones_initializer()) for name in ("first", "second")]
     one = tf.constant([1], tf.int64)
@@ -293,8 +278,7 @@ def test_one_optimizer_advances_its_adam_powers_once_a_step_for_all_tables(graph
     stock_update = LazyAdamOptimizer(0.1).minimize(stock_loss, var_list=dense)
 
     raws = [support.Raw.of(table) for table in tables]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for _ in range(5):
         sess.run([update, stock_update])
     for raw, variable in zip(raws, dense):

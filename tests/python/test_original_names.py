@@ -9,6 +9,14 @@ import pytest
 import tensorflow as tf
 
 import support
+from mx_rec.constants import constants
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.graph import hooks
+from mx_rec.optimizers.base import CustomizedOptimizer
+from mx_rec.util import tf_version_adapter
+from mx_rec.util.initialize import ConfigInitializer
+from mx_rec.util.ops import import_host_pipeline_ops
+from mx_rec.util.tf_version_adapter import hccl_ops, npu_ops
 
 # At the end, where an installed copy of the stand-in would be, too.
 sys.path.append(os.path.join(support.PACKAGES, "tf_adapter_cpu"))
@@ -25,7 +33,6 @@ def test_ranks_are_reached_as_attributes_of_the_packages():
 
 
 def test_collective_ops_are_those_of_npu_bridge():
-    from mx_rec.util.tf_version_adapter import hccl_ops, npu_ops
     from npu_bridge.hccl import hccl_ops as bridge
     from rec_sdk_common.util import tf_adapter
 
@@ -34,8 +41,6 @@ def test_collective_ops_are_those_of_npu_bridge():
 
 
 def test_without_npu_bridge_the_names_can_be_imported_and_a_use_says_what_to_install():
-    from mx_rec.util import tf_version_adapter
-
     absent = tf_version_adapter._module("npu_bridge.no_such_module")
     with pytest.raises(ImportError, match="npu_bridge.no_such_module.allreduce.*mx-rec-tf-adapter"):
         absent.allreduce(1, "sum")
@@ -43,23 +48,17 @@ def test_without_npu_bridge_the_names_can_be_imported_and_a_use_says_what_to_ins
 
 def test_hooks_have_a_path_of_their_own():
     from mx_rec import graph
-    from mx_rec.graph import hooks
 
     for name in hooks.__all__:
         assert getattr(hooks, name) is getattr(graph, name)
 
 
 def test_every_name_of_an_op_library_means_the_plugin():
-    from mx_rec.constants import constants
-    from mx_rec.util.ops import import_host_pipeline_ops
-
     for name in ("LIBASC_OPS_SO", "LIBREC_CPU_SO", "LIBREC_EOS_OPS_SO", "LIBREC_TF_REC_V1_CPU_SO"):
         assert import_host_pipeline_ops(getattr(constants, name)) is import_host_pipeline_ops()
 
 
 def test_clear_channel_is_an_op_that_runs_and_names_a_wrong_channel(graph, session):
-    from mx_rec.util.ops import import_host_pipeline_ops
-
     ops = import_host_pipeline_ops()
     op = ops.clear_channel(1)
     assert isinstance(op, tf.Operation) and session().run(op) is None
@@ -68,8 +67,6 @@ def test_clear_channel_is_an_op_that_runs_and_names_a_wrong_channel(graph, sessi
 
 
 def test_return_timestamp_tells_the_time_of_each_batch(graph, session):
-    from mx_rec.util.ops import import_host_pipeline_ops
-
     ops = import_host_pipeline_ops()
     dataset = tf.data.Dataset.range(3).map(lambda n: (n, ops.return_timestamp(tf.expand_dims(n, 0))))
     stamp = tf.compat.v1.data.make_one_shot_iterator(dataset).get_next()[1]
@@ -87,7 +84,6 @@ def test_return_timestamp_tells_the_time_of_each_batch(graph, session):
 @pytest.mark.parametrize("channel, train, evaluation, expected",
                          [(0, 2, 3, 2), (1, 2, 3, 3), (0, -1, 3, 5), (1, 1, -1, 5)])
 def test_eos_dataset_ends_after_the_steps_of_its_channel(graph, session, channel, train, evaluation, expected):
-    from mx_rec.util.ops import import_host_pipeline_ops
     from tensorflow.python.data.ops import dataset_ops
 
     dataset = tf.data.Dataset.range(5)
@@ -105,17 +101,12 @@ def test_eos_dataset_ends_after_the_steps_of_its_channel(graph, session, channel
 
 @pytest.mark.parametrize("name", ["read_emb_key_v2", "read_emb_key_v2_dynamic"])
 def test_ops_that_feed_a_queue_say_what_to_do_instead(graph, name):
-    from mx_rec.util.ops import import_host_pipeline_ops
-
     with pytest.raises(NotImplementedError, match=name + ".*get_asc_insert_func"):
         getattr(import_host_pipeline_ops(), name)(tf.constant([1, 2], tf.int64), channel_id=0, splits=[2],
                                                   emb_name=["t"], timestamp=False)
 
 
 def test_host_data_are_the_tables_of_the_present_session(mx, session, tmp_path):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.util.initialize import ConfigInitializer
-
     mx()
     manager = ConfigInitializer.get_instance().hybrid_manager_config
     table = create_table(tf.int64, 4, "host_data", tf.compat.v1.random_normal_initializer(seed=3),
@@ -137,8 +128,6 @@ def test_host_data_are_the_tables_of_the_present_session(mx, session, tmp_path):
 
 
 def test_the_base_of_user_written_optimizers_counts_names(monkeypatch):
-    from mx_rec.optimizers.base import CustomizedOptimizer
-
     monkeypatch.setattr(CustomizedOptimizer, "MAX_COUNTER_COUNT", 2)
     made = [CustomizedOptimizer() for _ in range(3)]
     for one in made[:2]:

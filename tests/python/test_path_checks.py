@@ -6,6 +6,8 @@ import socket
 import pytest
 
 import support  # noqa: F401  finds the package of this checkout
+from mx_rec.saver.patch import validate_save_path
+from mx_rec.saver.saver import validate_read_file
 
 
 def write(path, text="data", mode=0o640):
@@ -16,8 +18,6 @@ def write(path, text="data", mode=0o640):
 
 
 def test_a_file_of_our_own_may_be_read(place, monkeypatch):
-    from mx_rec.saver.saver import validate_read_file
-
     for mode in (0o600, 0o640, 0o644, 0o444, 0o755):
         assert validate_read_file(write("{}/{:o}".format(place, mode), mode=mode)) is None
     os.mkdir(place + "/real")
@@ -31,16 +31,12 @@ def test_a_file_of_our_own_may_be_read(place, monkeypatch):
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666, 0o777])
 def test_a_file_that_others_may_write_is_refused(place, mode):
-    from mx_rec.saver.saver import validate_read_file
-
     path = write(place + "/file", mode=mode)
     with pytest.raises(ValueError, match="read_file_path.*{}.*{:04o}.*chmod go-w".format(path, mode)):
         validate_read_file(path)
 
 
 def test_what_is_no_file_is_refused(place):
-    from mx_rec.saver.saver import validate_read_file
-
     with pytest.raises(FileNotFoundError, match=place + "/none"):
         validate_read_file(place + "/none")
     os.symlink(write(place + "/file"), place + "/link")
@@ -57,8 +53,6 @@ def test_what_is_no_file_is_refused(place):
 
 
 def test_a_file_too_large_is_refused(place):
-    from mx_rec.saver.saver import validate_read_file
-
     path = write(place + "/file")
     try:
         os.truncate(path, 500 * 1024 ** 3)
@@ -71,8 +65,6 @@ def test_a_file_too_large_is_refused(place):
 
 
 def test_a_file_of_another_user_and_group_is_refused(place, monkeypatch):
-    from mx_rec.saver.saver import validate_read_file
-
     path = write(place + "/file")
     user, group = os.geteuid(), os.getegid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
@@ -86,9 +78,6 @@ def test_a_file_of_another_user_and_group_is_refused(place, monkeypatch):
 
 @pytest.mark.parametrize("path", [None, 3, b"file", "", "x" * 1025, ["file"]])
 def test_another_thing_than_a_path_is_refused(path):
-    from mx_rec.saver.patch import validate_save_path
-    from mx_rec.saver.saver import validate_read_file
-
     with pytest.raises(ValueError, match="read_file_path"):
         validate_read_file(path)
     with pytest.raises(ValueError, match="save_path"):
@@ -96,9 +85,6 @@ def test_another_thing_than_a_path_is_refused(path):
 
 
 def test_files_that_tensorflow_alone_reaches_are_checked_for_being_there_and_their_size(place):
-    from mx_rec.saver.patch import validate_save_path
-    from mx_rec.saver.saver import validate_read_file
-
     write(place + "/file", mode=0o666)
     write(place + "/empty", "")
     validate_read_file("file://" + place + "/file")
@@ -110,8 +96,6 @@ def test_files_that_tensorflow_alone_reaches_are_checked_for_being_there_and_the
 
 
 def test_a_path_to_save_to_may_be_there_or_not(place, monkeypatch):
-    from mx_rec.saver.patch import validate_save_path
-
     for path in (place, place + "/", place + "/model.ckpt", place + "/not/there/yet", write(place + "/file")):
         assert validate_save_path(path) is None
     monkeypatch.chdir(place)
@@ -120,8 +104,6 @@ def test_a_path_to_save_to_may_be_there_or_not(place, monkeypatch):
 
 
 def test_a_path_that_cannot_be_saved_to_is_refused(place):
-    from mx_rec.saver.patch import validate_save_path
-
     for path, words in (("/usr/local/x", "system directory"), (place + "/../x", "'\\.\\.'"), (place + "/a\nb", "control")):
         with pytest.raises(ValueError, match="save_path.*" + words):
             validate_save_path(path)
@@ -132,16 +114,12 @@ def test_a_path_that_cannot_be_saved_to_is_refused(place):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_place_that_this_process_must_not_write_is_refused(place):
-    from mx_rec.saver.patch import validate_save_path
-
     os.chmod(place, 0o500)
     with pytest.raises(PermissionError, match=place):
         validate_save_path(place + "/model")
 
 
 def test_access_is_asked_of_the_nearest_directory_that_is_there(place, monkeypatch):
-    from mx_rec.saver.patch import validate_save_path
-
     asked = []
     monkeypatch.setattr(os, "access", lambda path, mode: asked.append((path, mode)))
     with pytest.raises(PermissionError, match=place):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from optimizer_cases import OF_EACH_SIZE, ids_of
@@ -13,7 +14,6 @@ COMBINERS = ["sum", "mean", "sqrtn"]
 
 def loss_of(vector):
     """A loss whose gradient differs from bag to bag, over several orders of magnitude."""
-    tf = support.tf()
     place = tf.cast(tf.reshape(tf.range(tf.size(vector)), tf.shape(vector)), tf.float32)
     return tf.reduce_sum(tf.sin(vector + place) * tf.exp(place % 17.0 - 8.0))
 
@@ -26,7 +26,6 @@ def updates(train):
 @pytest.mark.parametrize("case", OF_EACH_SIZE, ids=ids_of(OF_EACH_SIZE))
 def test_sums_of_dense_ids_have_the_bits_of_the_unfused_model_over_several_steps(graph, session, dynamic, case):
     """Forward those of tf.reduce_sum, and after each step in every row and slot."""
-    tf = support.tf()
     ids = tf.compat.v1.placeholder(tf.int64, [None, 7])
     tables = [make_table("pooled"), make_table("unfused")]
     vectors = [pooled(tables[0], ids), tf.reduce_sum(lookup(tables[1], ids), 1)]
@@ -38,8 +37,7 @@ def test_sums_of_dense_ids_have_the_bits_of_the_unfused_model_over_several_steps
     assert list(map(support.form_of, needed(trains[0])["MxRecUpdate"])) == ["bags"]
     raws = [support.Raw.of(table) for table in tables]
     slots = [[raw.slot(name) for name, _ in case.slots] for raw in raws]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for raw in raws:
         raw.assign(sess, *start_of(40))
     random = np.random.RandomState(5)
@@ -61,7 +59,6 @@ def test_sums_of_dense_ids_have_the_bits_of_the_unfused_model_over_several_steps
     for place, dim in enumerate([1, 16, 33, 64]) for turn, combiner in enumerate(COMBINERS)])
 def test_every_combiner_agrees_with_ops_of_tensorflow_in_values_and_gradients(graph, session, dynamic, dim, combiner,
                                                                               weighted, key_dtype):
-    tf = support.tf()
     ids = tf.compat.v1.placeholder(key_dtype, [None, None])
     weights = tf.compat.v1.placeholder(tf.float32, [None, None]) if weighted else None
     table = make_table("table", dim)
@@ -93,7 +90,6 @@ def test_every_combiner_agrees_with_ops_of_tensorflow_in_values_and_gradients(gr
 
 
 def test_ids_of_rank_1_and_3_are_pooled_along_the_last_dimension(graph, session, dynamic):
-    tf = support.tf()
     table = make_table("table")
     batch = np.array([[[1, 2, 2], [-1, -1, -1]], [[4, 1, 9], [2, -1, 2]]])
     cube, line = [tf.constant(ids, tf.int64) for ids in (batch, batch[0, 0])]
@@ -107,7 +103,6 @@ def test_ids_of_rank_1_and_3_are_pooled_along_the_last_dimension(graph, session,
 
 def test_several_lookups_of_a_table_pooled_and_not_make_one_update(graph, session, dynamic):
     """A row that occurs in all of them moves once, by the sum of its gradients."""
-    tf = support.tf()
     ids = tf.compat.v1.placeholder(tf.int64, [None, 4])
     tables = [make_table("pooled"), make_table("unfused")]
     trains = []
@@ -121,8 +116,7 @@ def test_several_lookups_of_a_table_pooled_and_not_make_one_update(graph, sessio
         trains.append(create_hash_optimizer(0.1).apply_gradients([(gradient, table.variable)]))
     assert [(op.get_attr("N"), support.form_of(op)) for op in needed(trains[0])["MxRecUpdate"]] == [(3, "bags")]
     raws = [support.Raw.of(table) for table in tables]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for raw in raws:
         raw.assign(sess, *start_of(40))
     for step in range(3):
@@ -134,7 +128,6 @@ def test_several_lookups_of_a_table_pooled_and_not_make_one_update(graph, sessio
 
 def test_a_changed_gradient_goes_through_its_sums(graph, session, dynamic):
     """Clipped, so that nothing is fused: the rows become what the clipped sums say."""
-    tf = support.tf()
     from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 
     table = make_table("table")
@@ -157,7 +150,6 @@ def test_a_changed_gradient_goes_through_its_sums(graph, session, dynamic):
 
 
 def test_a_sum_that_a_fused_update_leaves_out_cannot_be_fed(graph, session, dynamic):
-    tf = support.tf()
     from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 
     table = make_table("table")
@@ -171,7 +163,6 @@ def test_a_sum_that_a_fused_update_leaves_out_cannot_be_fed(graph, session, dyna
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_the_weight_of_padding_is_not_looked_at(graph, session, dynamic, combiner):
     """NaN and infinity are what a script may leave there: they reach no vector and no row."""
-    tf = support.tf()
     table = make_table("table")
     ids = tf.constant([[3, -1, 3], [-1, -1, -1], [-1, 4, -1]], tf.int64)
     weights = tf.compat.v1.placeholder(tf.float32, [3, 3])
@@ -184,8 +175,7 @@ def test_the_weight_of_padding_is_not_looked_at(graph, session, dynamic, combine
     raw = support.Raw.of(table)
     found = []
     for nothing in (1.0, np.nan, np.inf):
-        sess = session()
-        sess.run(tf.compat.v1.global_variables_initializer())
+        sess = support.started(session())
         feed = {weights: [[2.0, nothing, 1.0], [nothing, nothing, nothing], [nothing, 0.5, nothing]]}
         trained, _ = sess.run([vectors[0], train], feed)
         found.append([trained, sess.run(vectors[1], feed), raw.rows(sess)])
@@ -197,7 +187,6 @@ def test_the_weight_of_padding_is_not_looked_at(graph, session, dynamic, combine
 
 
 def test_padding_keys_are_added_and_never_change(graph, session, dynamic):
-    tf = support.tf()
     from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 
     table = make_table("table", padding_keys=[3], padding_keys_mask=True, padding_keys_len=10)
@@ -218,7 +207,6 @@ def test_padding_keys_are_added_and_never_change(graph, session, dynamic):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_large_batches_do_not_depend_on_threads(graph, dynamic, threads):
     """Beside the embeddings of all ids, which are restored and reduced by other kernels."""
-    tf = support.tf()
     from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
     ids = tf.compat.v1.placeholder(tf.int64, [None, 20])
@@ -240,7 +228,6 @@ def test_large_batches_do_not_depend_on_threads(graph, dynamic, threads):
 
 
 def test_second_order_gradients_are_refused(graph, dynamic):
-    tf = support.tf()
     table = make_table("table")
     vector = pooled(table, tf.constant([[3, 8]], tf.int64))
     gradient = tf.gradients(tf.reduce_sum(tf.square(vector)), table.variable)[0]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from optimizer_cases import OF_EACH_SIZE, ids_of
@@ -9,24 +10,22 @@ from test_fused_updates import needed
 from test_grouped_updates import make_table, updates_of
 from test_pooled import loss_of
 from test_sparse_lookup_many import filled, lazy_adam, trained
+from mx_rec.core.embedding import sparse_lookup, sparse_lookup_pooled, sparse_lookup_pooled_many
+from mx_rec.graph import modify_graph_and_start_emb_cache
+from mx_rec.util.initialize import get_initializer
 
 
 def many(tables, ids, *arguments, **named):
-    from mx_rec.core.embedding import sparse_lookup_pooled_many
-
     return sparse_lookup_pooled_many(tables, ids, *arguments, **named)
 
 
 def one_by_one(tables, ids, combiners, weights=None, **named):
-    from mx_rec.core.embedding import sparse_lookup_pooled
-
     weights = weights or [None] * len(tables)
     return [sparse_lookup_pooled(*single[:3], weights=single[3], **named)
             for single in zip(tables, ids, combiners, weights)]
 
 
 def loss_of_all(vectors):
-    tf = support.tf()
     return tf.add_n([loss_of(vector) * (at + 1.0) for at, vector in enumerate(vectors)])
 
 
@@ -38,7 +37,6 @@ class Batches:
     """Ids of every kind for five members: dense, sparse, ragged and weighted ones; the last share a table."""
 
     def __init__(self):
-        tf = support.tf()
         self._fed = [tf.compat.v1.placeholder(tf.int64, [None, None]) for _ in range(5)]
         dense = self._fed
         sparse = tf.sparse.from_dense(dense[1] + 1)
@@ -54,7 +52,6 @@ class Batches:
 @pytest.mark.parametrize("case", OF_EACH_SIZE, ids=ids_of(OF_EACH_SIZE))
 def test_training_gives_the_bits_of_single_lookups_over_several_steps(graph, session, dynamic, case, monkeypatch):
     """Vectors, rows and slots; small batches, empty ones, and one that needs all threads."""
-    tf = support.tf()
     batches = Batches()
     sides = []
     for grouped in (True, False):
@@ -74,8 +71,7 @@ def test_training_gives_the_bits_of_single_lookups_over_several_steps(graph, ses
     assert updates_of(sides[0][1]) == [(case.op, "bags", 4)]
     assert [vector.shape.as_list()[-1] for vector in sides[0][0]] == DIMS + DIMS[1:2]
     slots = [[raw.slot(name) for raw in raws for name, _ in case.slots] for _, _, raws in sides]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for _, _, raws in sides:
         filled(sess, raws)
     random = np.random.RandomState(3)
@@ -110,7 +106,6 @@ def test_an_evaluation_makes_no_rows_and_gives_the_bits_of_single_lookups(graph,
 
 
 def test_weights_with_gradients_have_ops_of_their_own_and_scaled_rows_share_one(graph, session, dynamic):
-    tf = support.tf()
     ids = [tf.constant([[1, 2, 2], [3, -1, 1]], tf.int64)] * 3
     weights = tf.compat.v1.get_variable("weights", initializer=np.linspace(0.5, 2, 6).astype(np.float32).reshape(2, 3))
     tables = [make_table("table_%d" % at, 4) for at in range(3)]
@@ -119,8 +114,7 @@ def test_weights_with_gradients_have_ops_of_their_own_and_scaled_rows_share_one(
              for make in (many, one_by_one) for more in ({}, {"max_norm": 0.1})]
     wanted = [weights] + [table.variable for table in tables]
     gradients = [tf.gradients(loss_of_all(form), wanted) for form in forms]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for raw in [support.Raw.of(table) for table in tables]:
         raw.assign(sess, np.arange(6), np.random.RandomState(1).randn(6, 4))
     found, slopes = sess.run([forms, gradients])
@@ -138,7 +132,6 @@ def test_weights_with_gradients_have_ops_of_their_own_and_scaled_rows_share_one(
 
 def test_clipped_gradients_and_vectors_that_no_loss_reads(graph, session, dynamic):
     """TensorFlow makes gradients of zeros for the latter: with momentum they would move its rows."""
-    tf = support.tf()
     ids = [tf.constant([[1, 2], [1, 3]], tf.int64), tf.constant([[7, 7], [7, -1]], tf.int64)]
     sides = []
     for make in (many, one_by_one):
@@ -153,8 +146,7 @@ def test_clipped_gradients_and_vectors_that_no_loss_reads(graph, session, dynami
     assert tf.gradients(loss_of(vectors[1]), variables)[0] is None
     unread = many(tables, ids)
     assert [one is None for one in tf.gradients(loss_of(unread[1]), variables)] == [True, False]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for _, raws in sides:
         filled(sess, raws)
     for _ in range(3):
@@ -165,9 +157,6 @@ def test_clipped_gradients_and_vectors_that_no_loss_reads(graph, session, dynami
 
 
 def test_pooled_and_plain_lookups_of_one_table_and_of_several_are_updated_by_one_op(graph, session, dynamic):
-    from mx_rec.core.embedding import sparse_lookup
-
-    tf = support.tf()
     ids = tf.compat.v1.placeholder(tf.int64, [None, 3])
     sides = []
     for make in (many, one_by_one):
@@ -176,8 +165,7 @@ def test_pooled_and_plain_lookups_of_one_table_and_of_several_are_updated_by_one
         vectors += [sparse_lookup(table, ids, modify_graph=True) for table in tables[1:]]
         sides.append((trained(tables, loss_of_all(vectors)), [support.Raw.of(table) for table in tables]))
     assert updates_of(sides[0][0]) == [("lazy_adam", "bags", 4)]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for _, raws in sides:
         filled(sess, raws)
     random = np.random.RandomState(9)
@@ -190,20 +178,17 @@ def test_pooled_and_plain_lookups_of_one_table_and_of_several_are_updated_by_one
 
 
 def test_sums_that_a_grouped_update_leaves_out_cannot_be_fed(graph, session, dynamic):
-    tf = support.tf()
     tables = [make_table("table_%d" % at, 2) for at in range(2)]
     variables = [table.variable for table in tables]
     gradients = tf.gradients(loss_of_all(many(tables, [tf.constant([[1, 2]], tf.int64)] * 2)), variables)
     train = lazy_adam().apply_gradients(zip(gradients, variables))
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     with pytest.raises(ValueError, match="may not be fed"):
         sess.run(train, {gradients[1].values: np.zeros([2, 2], np.float32)})
 
 
 @pytest.mark.parametrize("place", ["cond", "loop", "function", "graph_pass=False", "one table"])
 def test_elsewhere_each_lookup_has_ops_of_its_own(graph, session, dynamic, monkeypatch, place):
-    tf = support.tf()
     support.switch_pass(monkeypatch, place != "graph_pass=False")
     tables = [make_table("table_%d" % at, 2) for at in range(1 if place == "one table" else 2)]
     ids = [tf.constant([[1, 2]], tf.int64)] * len(tables)
@@ -224,7 +209,6 @@ def test_elsewhere_each_lookup_has_ops_of_its_own(graph, session, dynamic, monke
 
 
 def test_an_update_in_a_branch_changes_each_table_by_its_own_op(graph, session, dynamic):
-    tf = support.tf()
     tables = [make_table("table_%d" % at, 2) for at in range(2)]
     taken = tf.compat.v1.placeholder(tf.bool, [])
     vectors = many(tables, [tf.constant([[4, 4, 6]], tf.int64)] * 2)
@@ -233,8 +217,7 @@ def test_an_update_in_a_branch_changes_each_table_by_its_own_op(graph, session, 
     train = tf.cond(taken, lambda: tf.group(lazy_adam().apply_gradients(pairs)), tf.no_op)
     assert [op.get_attr("N") for op in support.updates_in(graph.get_operations())] == [1] * 2
     raws = [support.Raw.of(table) for table in tables]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     filled(sess, raws)
     before = [raw.rows(sess) for raw in raws]
     for value in (False, True):
@@ -245,7 +228,6 @@ def test_an_update_in_a_branch_changes_each_table_by_its_own_op(graph, session, 
 
 
 def test_a_failing_table_names_itself_and_no_table_gets_a_row(graph, session, dynamic):
-    tf = support.tf()
     tables = [make_table("table_%d" % at, 2, capacity=4 if at == 1 else 100) for at in range(3)]
     ids = tf.compat.v1.placeholder(tf.int64, [None, None])
     found = many(tables, [ids] * 3)
@@ -260,7 +242,6 @@ def test_a_failing_table_names_itself_and_no_table_gets_a_row(graph, session, dy
 
 def test_bags_and_offsets_that_are_wrong_in_one_table_change_no_table(graph, session, dynamic):
     """What is fed between the ops: the update checks all members before it changes the first."""
-    tf = support.tf()
     tables = [make_table("table_%d" % at, 2) for at in range(2)]
     vectors = many(tables, [tf.constant([[1, 2], [2, 3]], tf.int64)] * 2)
     train = trained(tables, loss_of_all(vectors))
@@ -268,8 +249,7 @@ def test_bags_and_offsets_that_are_wrong_in_one_table_change_no_table(graph, ses
     grads = [np.ones([2, 2], np.float32)] * 2
     handed = {update.inputs[6 + at]: grads[at] for at in range(2)}
     raws = [support.Raw.of(table) for table in tables]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     filled(sess, raws)
     before = [raw.rows(sess) for raw in raws]
     embed = vectors[0].op
@@ -286,9 +266,6 @@ def test_bags_and_offsets_that_are_wrong_in_one_table_change_no_table(graph, ses
 
 
 def test_bad_arguments_are_refused_before_anything_is_made(graph, dynamic):
-    from mx_rec.core.embedding import sparse_lookup_pooled_many
-
-    tf = support.tf()
     tables = [make_table("table_%d" % at, 2) for at in range(2)]
     ids = tf.constant([[1, 2]], tf.int64)
     before = len(graph.get_operations())
@@ -307,7 +284,6 @@ def test_bad_arguments_are_refused_before_anything_is_made(graph, dynamic):
 
 
 def test_keys_that_are_not_admitted_add_their_default_rows(graph, session, dynamic):
-    tf = support.tf()
     ids = tf.compat.v1.placeholder(tf.int64, [None, None])
     forms = []
     for make in (many, one_by_one):
@@ -330,10 +306,6 @@ def test_keys_that_are_not_admitted_add_their_default_rows(graph, session, dynam
 
 def run_model(make, modify, batches=5):
     """Vectors of each step and all tables at the end, in a graph of its own."""
-    from mx_rec.graph import modify_graph_and_start_emb_cache
-    from mx_rec.util.initialize import get_initializer
-
-    tf = support.tf()
     tf.compat.v1.reset_default_graph()
     ids = np.random.RandomState(5).randint(-1, 40, size=(batches, 3, 8, 4))
     dataset = tf.data.Dataset.from_tensor_slices(ids)

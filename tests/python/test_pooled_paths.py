@@ -2,26 +2,30 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases as cases
 import support
 from modify_cases import AHEAD, SPECS, STEP
 from pooled_cases import DIM, batch_of, lookup, make_table, pooled, start_of, unfused
+from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB, ASCEND_TIMESTAMP
+from mx_rec.core.asc.feature_spec import FeatureSpec
+from mx_rec.core.asc.helper import get_asc_insert_func
+from mx_rec.core.embedding import sparse_lookup
+from mx_rec.core.feature_process import evict
+from mx_rec.optimizers.gradient_descent import create_hash_optimizer
+from mx_rec.optimizers.lazy_adam_by_addr import create_hash_optimizer_by_address
 
 COMBINERS = ["sum", "mean", "sqrtn"]
 
 
 def sgd(rate=0.5):
-    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-
     return create_hash_optimizer(rate)
 
 
 @pytest.mark.parametrize("combiner", COMBINERS)
 def test_modified_graphs_pool_what_the_pipeline_has_prepared(graph, combiner):
     """In training and evaluation, also by features; rows are made for some keys in every batch."""
-    tf = support.tf()
-
     def script(run):
         random = np.random.RandomState(2)
         ids = batch_of(random, 96, 5, keys=300)
@@ -47,8 +51,6 @@ def test_modified_graphs_pool_what_the_pipeline_has_prepared(graph, combiner):
 
 
 def test_sparse_ids_of_a_modified_graph(graph):
-    tf = support.tf()
-
     def script(run):
         random = np.random.RandomState(2)
         dense = batch_of(random, 60, 5, keys=200)
@@ -70,11 +72,6 @@ def test_sparse_ids_of_a_modified_graph(graph):
 
 
 def test_a_feature_is_pooled_once_for_equal_arguments(graph, session, dynamic):
-    from mx_rec.core.asc.feature_spec import FeatureSpec
-    from mx_rec.core.asc.helper import get_asc_insert_func
-    from mx_rec.core.embedding import sparse_lookup
-
-    tf = support.tf()
     spec = FeatureSpec("ids", table_name="table")
     data = tf.data.Dataset.from_tensors({"ids": np.array([[1, 2, 1]], np.int64)}).repeat()
     batch = tf.compat.v1.data.make_one_shot_iterator(data.map(get_asc_insert_func([spec]))).get_next()
@@ -91,10 +88,6 @@ def test_a_feature_is_pooled_once_for_equal_arguments(graph, session, dynamic):
 @pytest.mark.parametrize("combiner", COMBINERS)
 def test_admission_and_eviction_between_steps_give_what_unpooled_lookups_give(graph, session, dynamic, combiner):
     """Ids that are not admitted count in means and add zeros; evicted keys come back from their first values."""
-    from mx_rec.constants.constants import ASCEND_TIMESTAMP
-    from mx_rec.core.feature_process import evict
-
-    tf = support.tf()
     ids = tf.compat.v1.placeholder(tf.int64, [None, 6])
     time = tf.compat.v1.placeholder(tf.int64, [])
     config = {"access_threshold": 3, "eviction_threshold": 4}
@@ -132,7 +125,6 @@ def test_admission_and_eviction_between_steps_give_what_unpooled_lookups_give(gr
 @pytest.mark.parametrize("per_id", [False, True])
 @pytest.mark.parametrize("is_train", [False, True])
 def test_default_rows_of_ids_without_a_row_are_pooled_too(graph, session, dynamic, is_train, per_id):
-    tf = support.tf()
     batch = np.array([[1, 2, -1], [3, 3, 4]])
     ids = tf.constant(batch)
     default = np.arange(6 * DIM, dtype=np.float32).reshape(6, DIM) if per_id else np.full([1, DIM], 7, np.float32)
@@ -157,11 +149,8 @@ def test_default_rows_of_ids_without_a_row_are_pooled_too(graph, session, dynami
 @pytest.mark.parametrize("combiner", COMBINERS)
 def test_by_address_updates_of_pooled_lookups_are_those_of_unpooled_ones(graph, session, mx, combiner):
     """With dynamic expansion gradients are taken of the distinct rows; the table grows past its size."""
-    from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
-    from mx_rec.optimizers.lazy_adam_by_addr import create_hash_optimizer_by_address
     from test_fused_updates import needed
 
-    tf = support.tf()
     mx(use_dynamic_expansion=True)
     ids = tf.compat.v1.placeholder(tf.int64, [None, 6])
     tables = [make_table(name, first=0.5, device_vocabulary_size=3) for name in ("pooled", "unpooled")]
@@ -174,8 +163,7 @@ def test_by_address_updates_of_pooled_lookups_are_those_of_unpooled_ones(graph, 
     assert list(map(support.form_of, needed(trains[0])["MxRecUpdate"])) == ["bags"]
     assert "MxRecReducePooled" not in needed(trains[0])
     raws = [support.Raw.of(table) for table in tables]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     random = np.random.RandomState(7)
     for _ in range(5):
         feed = {ids: batch_of(random, 9, 6, keys=60)}
@@ -188,7 +176,6 @@ def test_by_address_updates_of_pooled_lookups_are_those_of_unpooled_ones(graph, 
 
 
 def test_an_imported_graph_trains_and_refuses_fed_sums(graph, session, dynamic):
-    tf = support.tf()
     ids = tf.compat.v1.placeholder(tf.int64, [None, 3], name="ids")
     table = make_table("table")
     vector = pooled(table, ids, "mean")
@@ -212,7 +199,6 @@ def test_an_imported_graph_trains_and_refuses_fed_sums(graph, session, dynamic):
 
 
 def test_branches_and_loops_pool_as_straight_graphs_do(graph, session, dynamic):
-    tf = support.tf()
     table = make_table("table")
     ids = tf.constant([[1, 2, 2], [5, -1, 1]], tf.int64)
     wanted = tf.compat.v1.placeholder(tf.bool, [])
@@ -237,7 +223,6 @@ def test_branches_and_loops_pool_as_straight_graphs_do(graph, session, dynamic):
 
 
 def test_an_unknown_rank_is_pooled_when_it_is_known(graph, session, dynamic):
-    tf = support.tf()
     table = make_table("table")
     ids = tf.compat.v1.placeholder(tf.int64)
     vector, each = pooled(table, ids, "sum"), lookup(table, ids)
@@ -256,7 +241,6 @@ def test_steps_evaluations_and_removals_at_once_see_whole_rows(graph, session, d
     """Every row is one number in all columns, whoever reads it: pooled vectors are so too."""
     import threading
 
-    tf = support.tf()
     ids = tf.compat.v1.placeholder(tf.int64, [None, 8])
     table = make_table("table", 33, first=1.0)
     vector = pooled(table, ids)
@@ -294,7 +278,6 @@ def test_steps_evaluations_and_removals_at_once_see_whole_rows(graph, session, d
 
 def test_a_restore_between_lookup_and_update_ends_the_step_and_changes_nothing(graph, session, dynamic):
     """The offsets and the vectors of a step, fed after the table was cleared."""
-    tf = support.tf()
     ids = tf.constant([[1, 2, 2]], tf.int64)
     table = make_table("table")
     vector = pooled(table, ids)

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from pooled_cases import DIM, make_table, pooled, start_of
+from mx_rec.core.embedding import embedding_lookup_sparse, safe_embedding_lookup_sparse
+from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 
 COMBINERS = ["sum", "mean", "sqrtn"]
 KEYS = 30
@@ -29,7 +32,6 @@ class Case:
     """One table beside one dense variable, with sparse ids and weights that are fed."""
 
     def __init__(self, ours, theirs, combiner, weighted, **arguments):
-        tf = support.tf()
         tf1 = tf.compat.v1
         self.table = make_table("table")
         self.dense = tf1.get_variable("dense", initializer=start(), use_resource=False)
@@ -57,8 +59,7 @@ class Case:
         feed = {self.indices: indices, self.ids: ids, self.shape: shape}
         if self.weights is not None:
             feed[self.weights] = weights
-        with support.new_session() as sess:
-            sess.run(support.tf().compat.v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             raw = support.Raw.of(self.table)
             raw.assign(sess, np.arange(KEYS), start())
             ours, theirs = sess.run(self.forms, feed)
@@ -80,9 +81,6 @@ class Case:
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("combiner", COMBINERS)
 def test_the_sparse_lookup_is_that_of_tensorflow(graph, dynamic, combiner, weighted, max_norm):
-    tf = support.tf()
-    from mx_rec.core.embedding import embedding_lookup_sparse
-
     case = Case(embedding_lookup_sparse, tf.nn.embedding_lookup_sparse, combiner, weighted, max_norm=max_norm)
     random = np.random.RandomState(3)
     for bags in (1, 5, 60):
@@ -95,9 +93,6 @@ def test_the_sparse_lookup_is_that_of_tensorflow(graph, dynamic, combiner, weigh
 @pytest.mark.parametrize("combiner", COMBINERS)
 def test_the_safe_lookup_is_that_of_tensorflow(graph, dynamic, combiner, weighted, default_id):
     """Rows without ids, ids below 0, weights that are 0 or below."""
-    tf = support.tf()
-    from mx_rec.core.embedding import safe_embedding_lookup_sparse
-
     def theirs(dense, sparse, weights, **arguments):
         return tf.nn.safe_embedding_lookup_sparse([dense], sparse, weights, **arguments)
 
@@ -109,9 +104,6 @@ def test_the_safe_lookup_is_that_of_tensorflow(graph, dynamic, combiner, weighte
 
 
 def test_the_safe_lookup_keeps_the_leading_dimensions(graph, session, dynamic):
-    tf = support.tf()
-    from mx_rec.core.embedding import safe_embedding_lookup_sparse
-
     sparse = tf.SparseTensor([[0, 0, 1], [1, 0, 0], [1, 2, 3]], tf.constant([4, 5, 6], tf.int64), [2, 3, 4])
     table = make_table("table")
     vector = safe_embedding_lookup_sparse(table, sparse, combiner="sum")
@@ -128,7 +120,6 @@ def test_the_safe_lookup_keeps_the_leading_dimensions(graph, session, dynamic):
 @pytest.mark.parametrize("combiner", COMBINERS)
 @pytest.mark.parametrize("split_type", ["int32", "int64"])
 def test_ragged_ids_are_pooled_as_their_dense_form(graph, session, dynamic, combiner, is_train, split_type):
-    tf = support.tf()
     table = make_table("table")
     rows = [[1, 2, 2], [], [9], [], [4, 4, 4, 1]]
     weights = [[0.5, 2.0, 1.0], [], [-1.0], [], [1.0, 2.0, 3.0, 0.0]]
@@ -147,7 +138,6 @@ def test_ragged_ids_are_pooled_as_their_dense_form(graph, session, dynamic, comb
 
 
 def test_weights_that_are_no_parameters_have_no_gradient_unless_it_is_asked_for(graph, session, dynamic):
-    tf = support.tf()
     table = make_table("table")
     ids = tf.constant([[1, 2, -1], [2, 2, 5]], tf.int64)
     weights = tf.compat.v1.placeholder_with_default(tf.constant([[1.0, 2.0, 5.0], [0.5, 1.0, 1.0]]), [2, 3])
@@ -180,9 +170,6 @@ def test_weights_that_are_no_parameters_have_no_gradient_unless_it_is_asked_for(
 
 def test_trained_weights_and_rows_move_together(graph, session, dynamic):
     """The gradient of the weights reads the rows as they were, while the step changes them."""
-    tf = support.tf()
-    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-
     table = make_table("table", 64)
     batch = np.random.RandomState(1).randint(0, 3000, (500, 20))
     scale = tf.compat.v1.get_variable("scale", initializer=np.ones([1, 20], np.float32), use_resource=False)
@@ -192,8 +179,7 @@ def test_trained_weights_and_rows_move_together(graph, session, dynamic):
     rows_train = create_hash_optimizer(1.0).minimize(loss, var_list=[table.variable])
     of_scale = tf.gradients(loss, scale)[0]
     raw = support.Raw.of(table)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(vector)
     for _ in range(5):
         rows = raw.rows(sess)
@@ -205,7 +191,6 @@ def test_trained_weights_and_rows_move_together(graph, session, dynamic):
 @pytest.mark.parametrize("what", ["unsorted", "outside", "splits", "descending splits", "short splits", "long splits",
                                   "no splits", "short weights", "no weights"])
 def test_ids_and_weights_that_do_not_fit_fail_with_their_names(graph, session, dynamic, what):
-    tf = support.tf()
     table = make_table("table")
     ids = tf.compat.v1.placeholder_with_default(tf.constant([3, 4, 5], tf.int64), [None])
     indices = tf.compat.v1.placeholder_with_default(tf.constant([[0, 0], [0, 1], [1, 0]], tf.int64), [None, 2])
@@ -231,9 +216,6 @@ def test_ids_and_weights_that_do_not_fit_fail_with_their_names(graph, session, d
 
 
 def test_arguments_out_of_their_range_are_refused_by_name(graph, dynamic):
-    tf = support.tf()
-    from mx_rec.core.embedding import embedding_lookup_sparse, safe_embedding_lookup_sparse
-
     table = make_table("table")
     ids = tf.constant([[1, 2]], tf.int64)
     sparse = tf.SparseTensor([[0, 0]], tf.constant([1], tf.int64), [1, 1])

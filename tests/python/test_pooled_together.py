@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases as cases
 import support
-from fused_cases import LENGTH, batches, loss_of, optimizer, tf
+from fused_cases import LENGTH, batches, loss_of, optimizer
 from modify_cases import AHEAD
 from test_fused_updates import needed
+from mx_rec.core.embedding import sparse_lookup_many, sparse_lookup_pooled, sparse_lookup_pooled_many
 
 EMBED, EMBED_MANY = "MxRecRead bags", "MxRecRead bags of many"
 FIND, FIND_MANY = "MxRecFind bags", "MxRecFind bags of many"
@@ -15,8 +17,6 @@ COMBINERS = ("sum", "mean", "sqrtn")
 
 
 def pooled(table, ids, combiner="sum", **arguments):
-    from mx_rec.core.embedding import sparse_lookup_pooled
-
     return sparse_lookup_pooled(table, ids, combiner, **arguments)
 
 
@@ -36,7 +36,7 @@ def counts(op):
 def trained(run, source, tables, vectors, label, others=(), wanted=None, found=None):
     """Trains all batches, then evaluates them; what the modified graph joins is `wanted` in the update, `found` behind."""
     update = optimizer().minimize(loss_of(vectors, label), var_list=[table.variable for table in tables])
-    joined = tf().concat(others, 1) if others else None
+    joined = tf.concat(others, 1) if others else None
     run.modify()
     if run.is_modified:
         if wanted is not None:
@@ -55,14 +55,14 @@ def trained(run, source, tables, vectors, label, others=(), wanted=None, found=N
 
 def sparse_of(dense):
     """The ids of dense bags that are not padding, as a SparseTensor."""
-    kept = tf().compat.v1.where(tf().not_equal(dense, -1))
-    return tf().SparseTensor(kept, tf().gather_nd(dense, kept), tf().shape(dense, out_type=tf().int64))
+    kept = tf.compat.v1.where(tf.not_equal(dense, -1))
+    return tf.SparseTensor(kept, tf.gather_nd(dense, kept), tf.shape(dense, out_type=tf.int64))
 
 
 def ragged_of(dense):
-    is_id = tf().not_equal(dense, -1)
-    lengths = tf().reduce_sum(tf().cast(is_id, tf().int64), 1)
-    return tf().RaggedTensor.from_row_lengths(tf().boolean_mask(dense, is_id), lengths, validate=False)
+    is_id = tf.not_equal(dense, -1)
+    lengths = tf.reduce_sum(tf.cast(is_id, tf.int64), 1)
+    return tf.RaggedTensor.from_row_lengths(tf.boolean_mask(dense, is_id), lengths, validate=False)
 
 
 def test_single_calls_of_all_kinds_share_an_op_in_training_and_in_evaluation():
@@ -70,7 +70,7 @@ def test_single_calls_of_all_kinds_share_an_op_in_training_and_in_evaluation():
         source, ids, label = batches(True, features=3)
         tables = tables_of(run)
         kinds = [ids[:, 0], sparse_of(ids[:, 1]), ragged_of(ids[:, 2])]
-        weights = [tf().sin(tf().cast(ids[:, 0], tf().float32)), None, None]
+        weights = [tf.sin(tf.cast(ids[:, 0], tf.float32)), None, None]
 
         def looked(is_train):
             return [pooled(table, one, combiner, weights=weight, is_train=is_train)
@@ -85,18 +85,16 @@ def test_single_calls_of_all_kinds_share_an_op_in_training_and_in_evaluation():
 
 
 def test_sums_that_are_fused_share_an_op():
-    from mx_rec.core.embedding import sparse_lookup_many
-
     def script(run):
         source, ids, label = batches(True, features=3)
         tables = [run.table("t%d" % at, dim=4 * at + 4) for at in range(4)]
         chosen = [ids[:, at % 3] for at in range(4)]
         rows = sparse_lookup_many(tables[:2], chosen[:2], modify_graph=True)
         rows += [run.lookup(table, one) for table, one in zip(tables[2:], chosen[2:])]
-        vectors = [tf().reduce_sum(one, 1) for one in rows]
+        vectors = [tf.reduce_sum(one, 1) for one in rows]
         rows = sparse_lookup_many(tables[:2], chosen[:2], modify_graph=True, is_train=False)
         rows += [run.lookup(table, one, is_train=False) for table, one in zip(tables[2:], chosen[2:])]
-        others = [tf().reduce_sum(one, 1) for one in rows]
+        others = [tf.reduce_sum(one, 1) for one in rows]
         # Two groups: those of one call, and those that one update changes or one end needs.
         trained(run, source, tables, vectors, label, others, {EMBED_MANY: [2, 2]}, {FIND_MANY: [2, 2]})
 
@@ -104,8 +102,6 @@ def test_sums_that_are_fused_share_an_op():
 
 
 def test_a_group_of_evaluation_stays_one_op_in_a_modified_graph():
-    from mx_rec.core.embedding import sparse_lookup_pooled_many
-
     def script(run):
         source, ids, label = batches(True, features=3)
         tables = tables_of(run)
@@ -125,7 +121,7 @@ def test_lookups_of_one_verb_that_depend_on_each_other_are_not_joined():
         tables = [run.table("t%d" % at, dim=4) for at in range(5)]
 
         def weights_of(vectors):
-            return tf().stop_gradient(tf().nn.softmax(tf().tile(vectors[:, :1], [1, LENGTH]) * [[1.0, 2.0, 3.0, 4.0, 5.0]]))
+            return tf.stop_gradient(tf.nn.softmax(tf.tile(vectors[:, :1], [1, LENGTH]) * [[1.0, 2.0, 3.0, 4.0, 5.0]]))
 
         first = pooled(tables[0], ids[:, 0])
         evaluated = pooled(tables[3], ids[:, 1], is_train=False)
@@ -152,16 +148,16 @@ def test_a_run_needs_to_feed_no_more_than_before_and_reads_no_more_tables_than_i
     def script(run):
         source, ids, label = batches(True, features=3)
         tables = tables_of(run, 5)
-        weights = tf().compat.v1.placeholder(tf().float32, [None, LENGTH])
-        fed = tf().compat.v1.placeholder(tf().int64, [None, LENGTH])
+        weights = tf.compat.v1.placeholder(tf.float32, [None, LENGTH])
+        fed = tf.compat.v1.placeholder(tf.int64, [None, LENGTH])
         vectors = [pooled(table, ids[:, at]) for at, table in enumerate(tables[:2])]
         update = optimizer().minimize(loss_of(vectors, label), var_list=[table.variable for table in tables[:2]])
         weighted = pooled(tables[0], ids[:, 0], weights=weights, is_train=False)
         by_hand = pooled(tables[1], fed, is_train=False)
         both = [pooled(table, ids[:, at], is_train=False) for at, table in enumerate(tables[:2])]
         alone = pooled(tables[0], ids[:, 2], is_train=False)
-        ends = [tf().negative(weighted), tf().negative(by_hand), tf().concat(both, 1), tf().concat([alone] + both, 1),
-                tf().negative(alone)]
+        ends = [tf.negative(weighted), tf.negative(by_hand), tf.concat(both, 1), tf.concat([alone] + both, 1),
+                tf.negative(alone)]
         run.modify()
         if run.is_modified:
             assert [counts(end.op) for end in ends] == [
@@ -182,11 +178,11 @@ def test_lookups_that_wait_for_an_update_read_what_it_wrote():
         tables = tables_of(run, 2)
         vectors = [pooled(table, ids[:, at]) for at, table in enumerate(tables)]
         update = optimizer().minimize(loss_of(vectors, label), var_list=[table.variable for table in tables])
-        with tf().control_dependencies([update]):
+        with tf.control_dependencies([update]):
             after = [pooled(table, ids[:, at], is_train=False) for at, table in enumerate(tables)]
-            passed = tf().identity(ids)
+            passed = tf.identity(ids)
         later = [pooled(table, passed[:, at], is_train=False) for at, table in enumerate(tables)]
-        whole = tf().concat(after + later, 1)
+        whole = tf.concat(after + later, 1)
         run.modify()
         sess = run.session()
         run.start(sess, source)
@@ -207,13 +203,13 @@ def test_lookups_in_branches_and_loops_have_ops_of_their_own(place):
         vectors = [pooled(table, ids[:, at]) for at, table in enumerate(tables)]
 
         def total():
-            return tf().add_n([tf().reduce_sum(pooled(table, ids[:, at], is_train=False))
+            return tf.add_n([tf.reduce_sum(pooled(table, ids[:, at], is_train=False))
                                for at, table in enumerate(tables)])
 
         if place == "cond":
-            inside = tf().cond(tf().reduce_sum(label) > 3.0, total, lambda: tf().constant(-1.0))
+            inside = tf.cond(tf.reduce_sum(label) > 3.0, total, lambda: tf.constant(-1.0))
         else:
-            inside = tf().while_loop(lambda at, x: at < 3, lambda at, x: (at + 1, x + total()), [0, 0.0])[1]
+            inside = tf.while_loop(lambda at, x: at < 3, lambda at, x: (at + 1, x + total()), [0, 0.0])[1]
         update = optimizer().minimize(loss_of(vectors, label), var_list=[table.variable for table in tables])
         run.modify()
         if run.is_modified:
@@ -234,14 +230,14 @@ def test_empty_batches_and_bags_and_fed_ids():
     def script(run):
         random = np.random.RandomState(0)
         batches = [random.randint(-1, 9, (2,) + shape) for shape in lengths]
-        data = tf().data.Dataset.from_generator(lambda: iter(batches), tf().int64, [2, None, None]).map(
+        data = tf.data.Dataset.from_generator(lambda: iter(batches), tf.int64, [2, None, None]).map(
             lambda both: (both[0], both[1]))
         source = cases.initializable(data)
         ids = source.get_next()
         tables = tables_of(run, 2)
         vectors = [pooled(table, one, "mean") for table, one in zip(tables, ids)]
         others = [pooled(table, one, is_train=False) for table, one in zip(tables, ids)]
-        whole = tf().concat(others, 1)
+        whole = tf.concat(others, 1)
         update = optimizer().minimize(loss_of(vectors, 0.5), var_list=[table.variable for table in tables])
         run.modify()
         if run.is_modified:
@@ -269,10 +265,10 @@ def test_wrong_row_splits_of_one_table_change_no_row_of_any(mx, dynamic, form, w
     good = [0, 0, 4, 6]
     splits = np.array([[good, good], [good, wrong], [good, good]], np.int64)
     ids = np.arange(36).reshape(3, 2, 6) % 7
-    source = cases.initializable(tf().data.Dataset.from_tensor_slices((ids, splits)))
+    source = cases.initializable(tf.data.Dataset.from_tensor_slices((ids, splits)))
     values, ends = source.get_next()
     tables = [run.table("t%d" % at) for at in range(2)]
-    bags = [tf().RaggedTensor.from_row_splits(values[at], ends[at], validate=False) for at in range(2)]
+    bags = [tf.RaggedTensor.from_row_splits(values[at], ends[at], validate=False) for at in range(2)]
     vectors = [pooled(table, one) for table, one in zip(tables, bags)]
     update = optimizer().minimize(loss_of(vectors, 0.5), var_list=[table.variable for table in tables])
     run.modify()
@@ -284,7 +280,7 @@ def test_wrong_row_splits_of_one_table_change_no_row_of_any(mx, dynamic, form, w
     run.start(sess, source)
     sess.run(update)
     before = [run.raw(table).rows(sess) for table in tables]
-    with pytest.raises(tf().errors.InvalidArgumentError, match="row_splits|ends"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="row_splits|ends"):
         sess.run(update)
     for table, rows in zip(tables, before):
         support.assert_same_tables(run.raw(table).rows(sess), rows)
@@ -299,9 +295,9 @@ def test_a_restore_between_steps_and_a_second_session_read_the_rows_of_the_check
         tables = tables_of(run, 2)
         vectors = [pooled(table, ids[:, at]) for at, table in enumerate(tables)]
         others = [pooled(table, ids[:, at], is_train=False) for at, table in enumerate(tables)]
-        whole = tf().concat(others, 1)
+        whole = tf.concat(others, 1)
         update = optimizer().minimize(loss_of(vectors, label), var_list=[table.variable for table in tables])
-        saver = tf().compat.v1.train.Saver()
+        saver = tf.compat.v1.train.Saver()
         run.modify()
         sess = run.session()
         run.start(sess, source)
@@ -325,20 +321,18 @@ def test_a_restore_between_steps_and_a_second_session_read_the_rows_of_the_check
 
 def test_a_graph_that_is_modified_twice_is_the_same_as_once(caplog):
     """Groups of evaluation whose ids have moved do not move again."""
-    from mx_rec.core.embedding import sparse_lookup_many, sparse_lookup_pooled_many
-
     def script(run):
         source, ids, label = batches(True, features=2)
         tables = tables_of(run, 2)
         doubled = [ids[:, at] * 2 for at in range(2)]
         vectors = sparse_lookup_pooled_many(tables, doubled)
         others = sparse_lookup_pooled_many(tables, doubled, is_train=False)
-        others += [tf().reshape(rows, [-1, LENGTH * dim]) for rows, dim in zip(
+        others += [tf.reshape(rows, [-1, LENGTH * dim]) for rows, dim in zip(
             sparse_lookup_many(tables, doubled, is_train=False, modify_graph=True), (4, 16))]
         others.append(pooled(tables[0], doubled[0], "mean", is_train=False))
         others.append(pooled(tables[1], doubled[1], "mean", is_train=False))
         update = optimizer().minimize(loss_of(vectors, label), var_list=[table.variable for table in tables])
-        whole = tf().concat(others, 1)
+        whole = tf.concat(others, 1)
         run.modify()
         if run.is_modified:
             plan = run.plan

@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 
@@ -15,7 +16,7 @@ class Ahead:
     """Batches of ids, a table that is fed through Prepare and Claim, and another that uses IdOffset on the same batches."""
 
     def __init__(self, batches, dtype=np.int64, depth=6, capacity=1000, limit=0):
-        tf, ops = support.tf(), support.shaped_ops()
+        ops = support.shaped_ops()
         config = {"capacity": capacity, "initializer": UNIFORM, "padding_keys": [5]}
         self.table = support.Raw.new(DIM, name="ahead", **config)
         self.peer = support.Raw.new(DIM, name="peer", **config)
@@ -43,7 +44,7 @@ class Ahead:
         return ops.mx_rec_restore(rows, found[1])
 
     def _train(self, table, found, embedding):
-        tf, ops = support.tf(), support.shaped_ops()
+        ops = support.shaped_ops()
         grads = ops.mx_rec_reduce(tf.cos(embedding * 7.0), found[1], found[0])
         return support.update_rows("adagrad", table.handle, found[0], grads, 0.1, 0.3)
 
@@ -108,7 +109,7 @@ def test_initialising_the_iterator_again_frees_what_was_staged(graph, session):
     for at in range(1, 11):
         ahead.batches = np.arange(200).reshape(4, 50) + 200 * at
         ahead.fill(sess)
-    ids = support.tf().constant(np.arange(5000, 5200))
+    ids = tf.constant(np.arange(5000, 5200))
     offsets = sess.run(support.ops().resolve(ahead.table.handle, ids, create=1).offsets)
     # Row numbers are used again: without that, 2200 rows would be staged before these. Two pipelines may overlap.
     assert support.row_of(offsets).max() < 800
@@ -136,7 +137,7 @@ def test_a_claim_of_other_buffers_resolves_the_ids_again(graph, session):
 
 def test_empty_batches_and_batches_of_padding_are_ordinary(graph, session):
     for batch in ([], [-1, -1]):
-        support.tf().compat.v1.reset_default_graph()
+        tf.compat.v1.reset_default_graph()
         ahead = Ahead([batch, batch])
         sess = session()
         ahead.open(sess)
@@ -148,7 +149,6 @@ def test_empty_batches_and_batches_of_padding_are_ordinary(graph, session):
 
 @pytest.mark.parametrize("capacity, limit", [(4, 0), (100, 3)])
 def test_an_error_appears_in_the_step_of_its_batch(graph, session, capacity, limit):
-    tf = support.tf()
     ahead = Ahead([[1, 2, 1, 2], [3, 4, 5, 6], [2, 3, 3, 2]], capacity=capacity, limit=limit)
     sess = session()
     ahead.open(sess)
@@ -165,7 +165,7 @@ def test_an_error_appears_in_the_step_of_its_batch(graph, session, capacity, lim
 # Long, since it compares times: only the build for release tells what a claim costs.
 @pytest.mark.long
 def test_a_claim_costs_next_to_nothing(graph, session):
-    tf, ops = support.tf(), support.ops()
+    ops = support.ops()
     table = support.Raw.new(1, capacity=1 << 20)
     data = tf.data.Dataset.range(1000).map(lambda _: tf.random.uniform([1 << 18], 0, 1 << 19, tf.int64))
     data = data.map(lambda ids: (ids,) + support.prepared(ops.prepare([table.handle], ids))).prefetch(20)
@@ -192,7 +192,7 @@ def test_a_claim_costs_next_to_nothing(graph, session):
 
 
 def test_a_removal_during_a_step_does_not_touch_its_rows(graph, session):
-    tf, ops = support.tf(), support.ops()
+    ops = support.ops()
     table = support.Raw.new(DIM, initializer=UNIFORM)
     found = ops.resolve(table.handle, tf.constant([1, 2], tf.int64), create=1)
     with tf.control_dependencies([found.offsets]):
@@ -211,7 +211,7 @@ def test_a_removal_during_a_step_does_not_touch_its_rows(graph, session):
 
 
 def test_a_wrong_rank_is_refused_when_the_graph_is_built(graph):
-    tf, ops = support.tf(), support.shaped_ops()
+    ops = support.shaped_ops()
     table = support.Raw.new(DIM)
     ids = tf.zeros([2, 3], tf.int64)
     (offsets,), restore = ops.prepare([table.handle], ids)
@@ -225,7 +225,7 @@ def test_a_wrong_rank_is_refused_when_the_graph_is_built(graph):
 
 @pytest.mark.parametrize("op", ["MxRecPrepare", "MxRecIdOffset"])
 def test_a_handle_of_no_table_is_refused(graph, session, op):
-    tf, ops = support.tf(), support.ops()
+    ops = support.ops()
     ids, handle = tf.constant([1, 2], tf.int64), tf.compat.v1.placeholder(tf.int64, [])
     call = {
         "MxRecPrepare": lambda: ops.prepare([handle], ids),

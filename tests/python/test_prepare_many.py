@@ -2,16 +2,17 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases as cases
 import support
-from support import tf
 from modify_cases import AHEAD, STEP
+from mx_rec.core.embedding import create_table
 
 
 def prepared():
     """The ops that prepare in pipelines of the default graph: a list of (type, members) for each function that has some."""
-    functions = tf().compat.v1.get_default_graph().as_graph_def().library.function
+    functions = tf.compat.v1.get_default_graph().as_graph_def().library.function
     ops = [[(support.kind_of(node), node.attr["N"].i) for node in function.node_def if node.op.startswith("MxRecPrepare")]
            for function in functions]
     return sorted(filter(None, ops))
@@ -31,7 +32,7 @@ def columns(count=48, seed=0, keys=40):
 
 
 def dataset(count=48, seed=0, keys=40, batch=8):
-    return tf().data.Dataset.from_tensor_slices(columns(count, seed, keys)).batch(batch)
+    return tf.data.Dataset.from_tensor_slices(columns(count, seed, keys)).batch(batch)
 
 
 class Trained:
@@ -70,7 +71,7 @@ def test_whatever_is_removed_restored_cleared_or_started_anew_between_steps_the_
     def script(run):
         iterator = cases.initializable(dataset(80).repeat(3))
         trained = Trained(run, iterator.get_next())
-        saver = tf().compat.v1.train.Saver()
+        saver = tf.compat.v1.train.Saver()
         run.modify()
         sess = run.session()
         run.start(sess, iterator)
@@ -96,7 +97,7 @@ def test_a_full_table_is_an_error_of_its_own_step_that_names_it_and_no_other_tab
     """Its batches are not prepared; those of the other tables are."""
     def script(run):
         ids = np.arange(64, dtype=np.int64).reshape(16, 4)
-        iterator = cases.initializable(tf().data.Dataset.from_tensor_slices({"a": ids, "b": ids % 9, "label": ids[:, 0]}))
+        iterator = cases.initializable(tf.data.Dataset.from_tensor_slices({"a": ids, "b": ids % 9, "label": ids[:, 0]}))
         batch = iterator.get_next()
         small, large = run.table("small", capacity=20), run.table("large")
         model = cases.Model(run, [run.lookup(large, batch["b"])], batch["label"], tables=[large])
@@ -141,7 +142,7 @@ def test_ids_that_leave_nothing_and_batches_that_differ_in_length_are_prepared()
     def script(run):
         iterator = cases.initializable(dataset(45, batch=7))
         batch = iterator.get_next()
-        ids = [batch["a"], tf().boolean_mask(batch["b"], batch["b"] > 200), tf().boolean_mask(batch["b"], batch["b"] > 10 ** 6),
+        ids = [batch["a"], tf.boolean_mask(batch["b"], batch["b"] > 200), tf.boolean_mask(batch["b"], batch["b"] > 10 ** 6),
                batch["a"][0, 0], batch["c"]]
         model = cases.Model(run, [run.lookup(run.table("table_%d" % at, 2), one) for at, one in enumerate(ids)],
                             batch["label"])
@@ -182,10 +183,8 @@ def test_tables_with_rows_on_disk_and_in_memory_are_prepared_together(tmp_path):
 
 def _on_disk(run, name, rows):
     """A table of few rows in memory, whose others are on disk."""
-    from mx_rec.core.embedding import create_table
-
-    initializer = tf().compat.v1.random_normal_initializer(stddev=0.3, seed=len(run.tables))
-    run.tables[name] = create_table(tf().int64, 3, name, initializer, **rows)
+    initializer = tf.compat.v1.random_normal_initializer(stddev=0.3, seed=len(run.tables))
+    run.tables[name] = create_table(tf.int64, 3, name, initializer, **rows)
     return run.tables[name]
 
 
@@ -213,8 +212,8 @@ def test_the_op_gives_what_each_tables_own_op_gives(graph, limit):
     names = ("many_0", "many_1", "many_2")
     tables = [support.Raw.new(2 + at, name=name, capacity=40) for at, name in enumerate(names)]
     peers = [support.Raw.new(2 + at, name="peer_" + name, capacity=40) for at, name in enumerate(names)]
-    ids = [tf().constant([[3, -1, 5], [3, 9, 3]], tf().int64), tf().constant([], tf().int64),
-           tf().constant([7, 8, 9, 10, 11, 7], tf().int64)]
+    ids = [tf.constant([[3, -1, 5], [3, 9, 3]], tf.int64), tf.constant([], tf.int64),
+           tf.constant([7, 8, 9, 10, 11, 7], tf.int64)]
     many = ops.mx_rec_prepare([table.handle for table in tables], ids, limit=limit)
     each = [ops.prepare([peer.handle], one, limit=limit) for peer, one in zip(peers, ids)]
     claims = []

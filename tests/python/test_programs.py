@@ -6,9 +6,14 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
+from mx_rec.stock.convert import converted
+from mx_rec.stock.select import decisions
+from mx_rec.util.initialize import terminate_config_initializer
+from mx_rec.util.stock_tables import StockTables
 
 FOLDER = os.path.join(support.REPO, "tests", "python", "programs")
 NAMES = sorted(os.path.basename(path)[:-len(".py")] for path in glob.glob(os.path.join(FOLDER, "*.py"))
@@ -19,8 +24,6 @@ LONG = ("deeprec_partitions", "nvidia_wide_deep", "tfx_taxi")
 
 def ran(program, directory, steps, tables=None, copy=None):
     """What a program gives that goes on from a copy of a directory; `tables` are those it has to have."""
-    from mx_rec.stock.convert import converted
-
     if copy:
         shutil.copytree(copy, directory)
         # A program that keeps few checkpoints would remove those of the other directory.
@@ -30,7 +33,6 @@ def ran(program, directory, steps, tables=None, copy=None):
         with open(state, "w") as file:
             file.write(text.replace(copy, directory))
     made = set()
-    tf = support.tf()
     with tf.Graph().as_default() as graph:
         tf.compat.v1.set_random_seed(5)
         if tables is None:
@@ -50,10 +52,6 @@ def compare(found, expected):
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in NAMES])
 def test_a_program_gives_on_tables_what_it_gives_on_variables(mx, tmp_path, name):
     """Losses and scores from the same checkpoint, and from that of the tables as variables and as tables."""
-    from mx_rec.stock.select import decisions
-    from mx_rec.util.initialize import terminate_config_initializer
-    from mx_rec.util.stock_tables import StockTables
-
     program = support.load_script(os.path.join(FOLDER, name + ".py"))
     paths = {form: str(tmp_path / form) for form in ("start", "stock", "tables", "plain", "again")}
     os.makedirs(paths["start"])

@@ -6,8 +6,13 @@ import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.checkpoint.loads import StagedLoads, tables_to_load
+from mx_rec.checkpoint.table_ops import table_ops
+from mx_rec.core.embedding import create_table
+from mx_rec.saver.saver import Saver
 
 ROWS, DIM = 20000, 16
 
@@ -16,9 +21,6 @@ class Model:
     """Two tables of about 1.3 MB beside a variable."""
 
     def __init__(self):
-        from mx_rec.core.embedding import create_table
-
-        tf = support.tf()
         self.raws = [support.Raw.of(create_table(
             key_dtype=tf.int64, dim=DIM, name=name, device_vocabulary_size=ROWS,
             emb_initializer=tf.compat.v1.zeros_initializer())) for name in ("users", "items")]
@@ -79,7 +81,6 @@ def damage(path):
                                      "m-1.data-00000-of-00001"])
 def test_what_cannot_be_restored_changes_neither_tables_nor_variables(model, session, place, damaged):
     """Of the variables TensorFlow says so when the tables are read already: these are forgotten."""
-    tf = support.tf()
     sess = session()
     model.fill(sess, 1.0)
     path = model.saver.save(sess, place + "/m", global_step=1)
@@ -103,8 +104,6 @@ def test_restores_at_once_leave_the_tables_of_one_of_them(model, session, place)
     failures = []
 
     def restore(step):
-        from mx_rec.saver.saver import Saver
-
         try:
             for _ in range(15):
                 Saver([raw.variable for raw in model.raws]).restore(sess, "%s/m-%d" % (place, step))
@@ -123,7 +122,6 @@ def test_restores_at_once_leave_the_tables_of_one_of_them(model, session, place)
 
 def test_tables_of_another_copy_of_the_plugin_are_loaded_by_their_ops(model, session, place, monkeypatch):
     """As those of another process are: the functions of this copy know no such handle."""
-    tf = support.tf()
     sess = session()
     model.fill(sess, 1.0)
     path = model.saver.save(sess, place + "/m", global_step=1)
@@ -143,9 +141,6 @@ def test_tables_of_another_copy_of_the_plugin_are_loaded_by_their_ops(model, ses
 
 def test_a_step_between_reading_and_swapping_is_replaced_with_the_rest(model, session, place):
     """Training that runs beside a restore changes the old contents, never the new ones."""
-    from mx_rec.checkpoint.loads import StagedLoads, tables_to_load
-    from mx_rec.checkpoint.table_ops import table_ops
-
     sess = session()
     model.fill(sess, 1.0, 2000)
     model.saver.save(sess, place + "/m", global_step=1)

@@ -5,11 +5,14 @@ import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import estimator_cases
 import preloaded
 import support
 from optimizer_cases import CASES, ids_of
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.util.initialize import init, terminate_config_initializer
 
 EACH = [case for case in CASES if case.name in (
     "sgd", "momentum", "nesterov", "adagrad_from_0.9", "lazy_adam_0.5_0.9_0.001", "ftrl_l1", "ftrl_everything", "rmsprop_0.7",
@@ -20,9 +23,6 @@ class Trained:
     """A table under one optimizer and a dense layer under Adam; step n trains the batch n."""
 
     def __init__(self, case, initializer=None):
-        from mx_rec.core.embedding import create_table, sparse_lookup
-
-        tf = support.tf()
         self.case = case
         table = create_table(key_dtype=tf.int64, dim=4, name="table", device_vocabulary_size=500,
                              emb_initializer=initializer or tf.compat.v1.truncated_normal_initializer(stddev=0.1))
@@ -47,7 +47,7 @@ class Trained:
 
     def everything(self, sess):
         return ([self.raw.rows(sess)] + [self.raw.slot_rows(sess, slot) for slot, _ in self.case.slots],
-                sess.run(support.tf().compat.v1.global_variables()))
+                sess.run(tf.compat.v1.global_variables()))
 
 
 def assert_same(mine, theirs):
@@ -59,13 +59,9 @@ def assert_same(mine, theirs):
 
 @pytest.mark.parametrize("case", EACH, ids=ids_of(EACH))
 def test_each_optimizer_resumes_in_a_new_graph(mx, graph, session, place, case):
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
-    tf = support.tf()
     mx()
     trained = Trained(case)
-    whole = session()
-    whole.run(tf.compat.v1.global_variables_initializer())
+    whole = support.started(session())
     trained.train(whole, 0, 7)
     path = trained.saver.save(whole, place + "/m", global_step=7)
     trained.train(whole, 7, 14)
@@ -82,9 +78,6 @@ def test_each_optimizer_resumes_in_a_new_graph(mx, graph, session, place, case):
 
 def test_a_row_in_a_checkpoint_is_of_one_step_while_another_thread_trains(graph, session, dynamic, place):
     """A slot of plain sums tells how often a row was updated, and the row has to agree."""
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     case = [one for one in CASES if one.name == "adagrad_from_0.1"][0]
     table = create_table(key_dtype=tf.int64, dim=2, name="table", device_vocabulary_size=5000,
                          emb_initializer=tf.compat.v1.zeros_initializer())
@@ -211,7 +204,6 @@ def first_half(data, first):
 
 @pytest.mark.long
 def test_train_and_evaluate_resumes(mx, graph, place):
-    tf = support.tf()
     mx()
     data = estimator_cases.samples(16 * 12)
 

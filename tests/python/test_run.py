@@ -8,6 +8,7 @@ import sys
 import textwrap
 
 import pytest
+import tensorflow as tf
 
 import support
 
@@ -289,7 +290,6 @@ def test_each_setting_of_stock_tables_is_an_option():
 def test_what_tables_held_is_known_after_their_sessions_and_the_most_of_one_name(mx):
     from mx_rec import plugin
 
-    tf = support.tf()
     v1 = tf.compat.v1
     mx(stock_tables=".*")
 
@@ -358,4 +358,4 @@ def test_a_python_that_reads_no_environment_is_refused():
 def test_the_package_says_its_commands():
     assert "python -m mx_rec run [options]" in ran([sys.executable, "-m", "mx_rec", "--help"]).stdout
     assert ran([sys.executable, "-m", "mx_rec", "walk"]).returncode == 2
-    assert support.tf() is not None
+    assert tf is not None

@@ -5,17 +5,18 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.checkpoint.__main__ import main
+from mx_rec.core.embedding import create_table
+from mx_rec.saver.saver import Saver
 
 
 class Model:
     """A table beside a variable."""
 
     def __init__(self, name="table"):
-        from mx_rec.core.embedding import create_table
-
-        tf = support.tf()
         self.raw = support.Raw.of(create_table(
             key_dtype=tf.int64, dim=3, name=name, device_vocabulary_size=100,
             emb_initializer=tf.compat.v1.zeros_initializer()))
@@ -49,10 +50,8 @@ def place(tmp_path, monkeypatch):
     "{}/\u00fcbung/\u6a21\u578b", "{}/percent%20and'quote\"/m;$x&y", "{}/.hidden", "{}/model-7", "{}/" + "l" * 150,
     "{}//twice//model.ckpt", "{}/./model", ".//model", "sub//model", "/{}/model", "{}/link/model", "link/model", "./link//model", "{}/through/link/model"])
 def test_a_checkpoint_goes_there_and_comes_back(model, session, place, path):
-    from mx_rec.checkpoint.__main__ import main
     from tensorflow.python.training import warm_starting_util
 
-    tf = support.tf()
     for link, target in (("link", place + "/real"), ("through", ".")):
         os.symlink(target, os.path.join(place, link))
     os.mkdir(place + "/real")
@@ -81,8 +80,7 @@ def test_a_checkpoint_goes_there_and_comes_back(model, session, place, path):
     model.assert_filled(third, 4.0)
     tf.compat.v1.train.get_or_create_global_step()
     warm_starting_util.warm_start(prefix + "-4")
-    fourth = session()
-    fourth.run(tf.compat.v1.global_variables_initializer())
+    fourth = support.started(session())
     model.assert_filled(fourth, 4.0)
 
 
@@ -227,7 +225,6 @@ def whole(*steps):
 
 
 def test_a_remote_directory_is_made_filled_pruned_and_read(model, session, place):
-    tf = support.tf()
     url = "file://" + place + "/far away/deep"
     first = session()
     for step in (1, 2, 3):
@@ -260,7 +257,6 @@ def test_a_remote_save_over_the_same_step_replaces_it_and_leftovers_go(model, se
 
 
 def test_a_remote_save_that_fails_leaves_what_was_there(model, session, place, monkeypatch):
-    tf = support.tf()
     url = "file://" + place
     sess = session()
     model.fill(sess, 1.0)
@@ -289,7 +285,6 @@ def test_a_remote_save_that_fails_leaves_what_was_there(model, session, place, m
 
 
 def test_a_damaged_remote_table_is_named_by_its_remote_path(model, session, place):
-    tf = support.tf()
     url = "file://" + place
     sess = session()
     model.fill(sess, 1.0)
@@ -331,8 +326,6 @@ def test_a_file_system_that_tensorflow_does_not_know_is_named(model, session, ur
 
 
 def test_the_savers_of_tables_alone_take_remote_paths(model, session, place):
-    from mx_rec.saver.saver import Saver
-
     url = "file://" + place
     sess = session()
     saver = Saver(max_to_keep=1)

@@ -6,10 +6,13 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import preloaded
 import support
 from optimizer_cases import ONE_OF_EACH, ids_of
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.util.variable import get_dense_and_sparse_variable
 
 KEYS = np.array([5, -3, 0, support.INT64_MIN, support.INT64_MAX, 10 ** 12], np.int64)
 
@@ -24,9 +27,6 @@ class Trained:
     """A table with one optimizer, a dense variable, and the saver of both."""
 
     def __init__(self, case, dim=3, name="table", initializer=None, **arguments):
-        from mx_rec.core.embedding import create_table, sparse_lookup
-
-        tf = support.tf()
         self.case, self.dim = case, dim
         self.table = create_table(
             key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=1000,
@@ -58,12 +58,11 @@ def adam():
 
 
 def new_saver(**arguments):
-    return support.tf().compat.v1.train.Saver(**arguments)
+    return tf.compat.v1.train.Saver(**arguments)
 
 
 def initialized(session):
-    sess = session()
-    sess.run(support.tf().compat.v1.global_variables_initializer())
+    sess = support.started(session())
     return sess
 
 
@@ -129,7 +128,6 @@ def test_the_files_on_disk_have_the_documented_layout(graph, session, dynamic, d
 
 
 def test_the_dense_checkpoint_holds_no_table(graph, session, dynamic, directory):
-    tf = support.tf()
     trained = Trained(adam())
     sess = initialized(session)
     trained.train(sess)
@@ -211,11 +209,11 @@ def test_a_missing_sparse_directory_is_a_file_exists_error_that_names_it(graph, 
     path = saver.save(sess, directory + "/model.ckpt", global_step=1)
     shutil.rmtree(directory + "/sparse-model.ckpt-1")
     trained.train(sess)
-    before, dense = trained.everything(sess), sess.run(support.tf().compat.v1.global_variables())
+    before, dense = trained.everything(sess), sess.run(tf.compat.v1.global_variables())
     with pytest.raises(FileExistsError) as error:
         saver.restore(sess, path)
     assert directory + "/sparse-model.ckpt-1" in str(error.value)
-    for now, then in zip(sess.run(support.tf().compat.v1.global_variables()), dense):
+    for now, then in zip(sess.run(tf.compat.v1.global_variables()), dense):
         assert np.array_equal(now, then), "the variables are restored only with the tables"
     for now, then in zip(trained.everything(sess), before):
         support.assert_same_tables(now, then)
@@ -224,7 +222,6 @@ def test_a_missing_sparse_directory_is_a_file_exists_error_that_names_it(graph, 
 @pytest.mark.parametrize("damage", ["short data", "no embedding", "wrong attribute", "flipped attribute", "no key"])
 def test_a_damaged_table_is_an_error_that_names_the_file_and_leaves_the_table(graph, session, dynamic, directory,
                                                                              damage):
-    tf = support.tf()
     trained = Trained(adam())
     saver = new_saver()
     sess = initialized(session)
@@ -277,7 +274,6 @@ def test_saving_the_same_step_again_replaces_it(graph, session, dynamic, directo
 
 
 def test_a_saver_with_a_var_list_restores_those_variables_and_the_tables(graph, session, dynamic, directory):
-    tf = support.tf()
     trained = Trained(adam())
     other = tf.compat.v1.get_variable("other", initializer=np.float32(1.0))
     saver = new_saver(var_list=[trained.dense])
@@ -294,8 +290,6 @@ def test_a_saver_with_a_var_list_restores_those_variables_and_the_tables(graph, 
 
 
 def test_a_var_list_may_name_tables(graph, session, dynamic, directory):
-    from mx_rec.util.variable import get_dense_and_sparse_variable
-
     trained = Trained(adam())
     dense, sparse = get_dense_and_sparse_variable()
     saver = new_saver(var_list=list(dense) + list(sparse))
@@ -334,7 +328,6 @@ def test_a_checkpoint_moves_with_its_directory(graph, session, dynamic, director
 
 
 def test_latest_checkpoint_names_what_was_saved_last(graph, session, dynamic, directory):
-    tf = support.tf()
     Trained(adam())
     saver = new_saver()
     sess = initialized(session)
@@ -344,7 +337,6 @@ def test_latest_checkpoint_names_what_was_saved_last(graph, session, dynamic, di
 
 
 def test_a_graph_without_tables_is_saved_as_by_stock_tensorflow(graph, session, dynamic, directory):
-    tf = support.tf()
     tf.compat.v1.get_variable("plain", initializer=np.float32([1.0, 2.0]))
     saver = new_saver()
     sess = initialized(session)

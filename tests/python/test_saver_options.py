@@ -6,18 +6,18 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from optimizer_cases import CASES
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.util.initialize import init, terminate_config_initializer
 
 
 class Model:
     """Two tables, one with LazyAdam's slots, beside two variables."""
 
     def __init__(self, optimizer="lazy_adam_0.9_0.999_1e-08", capacity=100, **arguments):
-        from mx_rec.core.embedding import create_table, sparse_lookup
-
-        tf = support.tf()
         self.case = [case for case in CASES if case.name == optimizer][0]
         self.first, self.second = [create_table(
             key_dtype=tf.int64, dim=3, name=name, device_vocabulary_size=capacity,
@@ -32,7 +32,6 @@ class Model:
             self.raws[0].slot(slot)
 
     def fill(self, sess, value):
-        tf = support.tf()
         sess.run(tf.compat.v1.global_variables_initializer())
         sess.run(self.update, {self.ids: np.arange(int(value) + 3)})
         self.raws[1].assign(sess, np.arange(4), np.full([4, 3], value))
@@ -48,7 +47,7 @@ def model(graph, dynamic):
 
 
 def saver_of(*args, **kwargs):
-    return support.tf().compat.v1.train.Saver(*args, **kwargs)
+    return tf.compat.v1.train.Saver(*args, **kwargs)
 
 
 def on_disk(place):
@@ -60,8 +59,7 @@ def on_disk(place):
 
 
 def assert_restores(model, session, saver, path, expected):
-    fresh = session()
-    fresh.run(support.tf().compat.v1.global_variables_initializer())
+    fresh = support.started(session())
     saver.restore(fresh, path)
     for now, then in zip(model.tables(fresh), expected):
         support.assert_same_tables(now, then)
@@ -96,7 +94,6 @@ def test_keep_checkpoint_every_n_hours_keeps_both_parts(model, session, place, m
 
 
 def test_the_forms_of_global_step(model, session, place):
-    tf = support.tf()
     step = tf.compat.v1.train.get_or_create_global_step()
     saver, sess = saver_of(max_to_keep=None), session()
     model.fill(sess, 1)
@@ -111,7 +108,6 @@ def test_the_forms_of_global_step(model, session, place):
 
 
 def test_latest_filename_and_write_state(model, session, place):
-    tf = support.tf()
     saver, sess = saver_of(), session()
     model.fill(sess, 1)
     saver.save(sess, place + "/m", global_step=1, latest_filename="mine")
@@ -128,7 +124,6 @@ def test_latest_filename_and_write_state(model, session, place):
 
 @pytest.mark.parametrize("form", ["list", "dict", "list with a table", "dict with a table", "tables only"])
 def test_the_forms_of_var_list(model, session, place, form):
-    tf = support.tf()
     variables = {"list": [model.a], "dict": {"other": model.a}, "list with a table": [model.a, model.first.variable],
                  "dict with a table": {"other": model.a, "t": model.first.variable}, "tables only": [model.first.variable]}[form]
     saver, sess = saver_of(variables), session()
@@ -140,8 +135,7 @@ def test_the_forms_of_var_list(model, session, place, form):
         (["first", "second"] if both else ["first"])
     names = [name for name, _ in tf.train.list_variables(path)]
     assert names == {"l": ["a"], "d": ["other"], "t": ["mx_rec_tables"]}[form[0]]
-    fresh = session()
-    fresh.run(tf.compat.v1.global_variables_initializer())
+    fresh = support.started(session())
     saver.restore(fresh, path)
     support.assert_same_tables(model.tables(fresh)[0], model.tables(sess)[0])
     assert (model.raws[1].size(fresh) == 4) is both
@@ -189,7 +183,6 @@ def test_a_new_saver_prunes_what_it_is_told_of(model, session, place, way):
 
 
 def test_a_saver_from_a_meta_graph_restores_and_saves_the_tables(model, session, place):
-    tf = support.tf()
     saver, sess = saver_of(), session()
     model.fill(sess, 2)
     path = saver.save(sess, place + "/m", global_step=1)
@@ -232,13 +225,11 @@ def test_without_is_save_no_table_is_in_either_part(graph, dynamic, session, pla
 
 @pytest.mark.parametrize("capacity", [6, 100000])
 def test_another_optimizer_and_budget_start_missing_slots_and_leave_others(model, session, place, caplog, capacity):
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
     saver, sess = saver_of(var_list=[model.a, model.first.variable, model.second.variable]), session()
     model.fill(sess, 3)
     path = saver.save(sess, place + "/m", global_step=1)
     rows = model.tables(sess)[:2]
-    support.tf().compat.v1.reset_default_graph()
+    tf.compat.v1.reset_default_graph()
     terminate_config_initializer()
     init()
     changed = Model("adagrad_from_0.1", capacity=capacity)
@@ -247,7 +238,7 @@ def test_another_optimizer_and_budget_start_missing_slots_and_leave_others(model
         saver.restore(fresh, path)
         for now, then in zip([raw.rows(fresh) for raw in changed.raws], rows):
             support.assert_same_tables(now, then)
-        fresh.run(support.tf().compat.v1.global_variables_initializer())
+        fresh.run(tf.compat.v1.global_variables_initializer())
         fresh.run(changed.update, {changed.ids: [0]})
         accumulator = changed.raws[0].slot_rows(fresh, "Adagrad_accumulator")
         assert np.all(accumulator[1] == np.float32(0.1)) and np.all(accumulator[0] > np.float32(0.1))

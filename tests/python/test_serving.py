@@ -7,6 +7,7 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import preloaded
 import support
@@ -18,7 +19,6 @@ def model(tmp_path_factory):
     from mx_rec.core.embedding import create_table, sparse_lookup
     from mx_rec.util.initialize import init, terminate_config_initializer
 
-    tf = support.tf()
     init()
     directory = os.path.realpath(str(tmp_path_factory.mktemp("serving"))) + "/with space"
     with tf.Graph().as_default(), support.new_session() as sess:

@@ -5,10 +5,17 @@ import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import plain_cases as cases
 import serving_cases as serving
 import support
+from mx_rec import serving as package
+from mx_rec.core.embedding import create_table, embedding_lookup_sparse, sparse_lookup, sparse_lookup_many
+from mx_rec.export.plain_rows import Limits
+from mx_rec.export.plain_storage import STORAGES
+from mx_rec.optimizers.lazy_adam import create_hash_optimizer
+from mx_rec.saver import export_plain
 
 
 @pytest.fixture
@@ -37,9 +44,6 @@ ALL = np.arange(-2, 1200)
 
 def stored(training, rows_as, keys=ALL):
     """What a model shows whose rows are stored in another form."""
-    from mx_rec.export.plain_storage import STORAGES
-
-    tf = support.tf()
     found = training.look(keys)
     with tf.Graph().as_default(), tf.compat.v1.Session() as sess:
         for table in training.tables:
@@ -52,8 +56,6 @@ def stored(training, rows_as, keys=ALL):
 @pytest.mark.parametrize("rows_as", ["float32", "float16", "int8"])
 @pytest.mark.parametrize("chunk_bytes", [1 << 30, 400])
 def test_a_served_model_shows_what_the_training_saved(start, rows_as, chunk_bytes):
-    from mx_rec.export.plain_rows import Limits
-
     begin, load = start
     training = begin()
     served = load(training.export(limits=Limits(chunk_bytes, 160, 7), rows_as=rows_as, spare_rows=900))
@@ -190,11 +192,8 @@ def test_a_model_that_is_restored_again_in_its_session_begins_anew(start):
 def test_rows_that_adam_moves_without_a_gradient_are_sent_as_well(start, optimizer, session):
     import importlib
 
-    from mx_rec.core.embedding import sparse_lookup
-
     begin, load = start
     training = begin()
-    tf = support.tf()
     rows = sparse_lookup(training.tables[0], training.ids, modify_graph=True)
     made = importlib.import_module("mx_rec.optimizers." + optimizer).create_hash_optimizer(0.1)
     train = made.minimize(tf.reduce_sum(tf.square(rows - 3.0)), var_list=[training.tables[0].variable])
@@ -217,11 +216,7 @@ def test_rows_that_adam_moves_without_a_gradient_are_sent_as_well(start, optimiz
 @pytest.mark.long
 def test_rows_below_the_access_threshold_are_not_served(mx, session, place):
     """A row that training does not show yet comes with the delta in which it is admitted."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
-
     mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
-    tf = support.tf()
     table = create_table(key_dtype=tf.int64, dim=2, name="items", device_vocabulary_size=1000,
                          emb_initializer=tf.compat.v1.ones_initializer())
     ids = cases.placeholder([None])
@@ -230,9 +225,7 @@ def test_rows_below_the_access_threshold_are_not_served(mx, session, place):
     found = cases.find(table, ids)
     tf.compat.v1.get_variable("weight", initializer=[1.0])
     saver = tf.compat.v1.train.Saver(max_to_keep=100)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
-    from mx_rec.saver import export_plain
+    sess = support.started(session())
 
     sess.run(train, {ids: [1, 2, 3]})
     export_plain(sess, place + "/export", {"ids": ids}, {"rows": found}, updates=True)
@@ -251,13 +244,9 @@ def test_rows_below_the_access_threshold_are_not_served(mx, session, place):
 
 @pytest.mark.long
 def test_pooled_and_grouped_lookups_see_updates(start):
-    from mx_rec.core.embedding import sparse_lookup_many
-
     begin, load = start
     training = begin()
-    tf = support.tf()
     tables = training.tables
-    from mx_rec.core.embedding import embedding_lookup_sparse
 
     indices = tf.compat.v1.placeholder(tf.int64, [None, 2], "indices")
     bags = tf.SparseTensor(indices, training.ids, [4, 10])
@@ -266,7 +255,6 @@ def test_pooled_and_grouped_lookups_see_updates(start):
     both = sparse_lookup_many(list(tables), [training.ids, training.ids + 1], is_train=False, concat=True,
                               modify_graph=True)
     training.outputs["both"] = both
-    from mx_rec.saver import export_plain
 
     directory = training.place + "/export"
     export_plain(training.sess, directory, {"ids": training.ids, "indices": indices}, training.outputs,
@@ -286,7 +274,6 @@ def test_pooled_and_grouped_lookups_see_updates(start):
 def test_an_estimator_exports_a_model_that_takes_updates(mx, place):
     import estimator_cases
 
-    tf = support.tf()
     mx()
     case = estimator_cases.Case("ahead", place + "/model")
     case.train(steps=6)
@@ -335,8 +322,6 @@ def test_numbers_that_the_form_of_rows_cannot_store_are_refused_before_anything_
 @pytest.mark.long
 def test_readers_beside_pushes_see_whole_rows_of_their_keys(mx, session, place):
     """A row has its key, and one number in all columns: another key's row, or a torn one, would show."""
-    from mx_rec.export.plain_rows import Limits
-
     mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
     training = serving.Training(place, session(), dims=(32, 2))
     training.write(np.arange(3000))
@@ -382,9 +367,6 @@ def test_readers_beside_pushes_see_whole_rows_of_their_keys(mx, session, place):
 
 
 def test_options_that_do_not_fit_are_refused(mx, session, place):
-    from mx_rec import serving as package
-    from mx_rec.saver import export_plain
-
     mx()
     training = serving.Training(place, session())
     for options, text in (({"spare_rows": 5}, "needs updates=True"), ({"spare_rows": -1, "updates": True}, "at least 0"),
@@ -398,7 +380,6 @@ def test_options_that_do_not_fit_are_refused(mx, session, place):
         with pytest.raises(ValueError, match=text):
             export_plain(training.sess, place + "/export", {"ids": training.ids}, training.outputs, **options)
     assert not [name for name in os.listdir(place) if "export" in name]
-    tf = support.tf()
     with pytest.raises(ValueError, match="signatures that do it would be called version"):
         export_plain(training.sess, place + "/export", signature_def_map={
             "version": tf.compat.v1.saved_model.signature_def_utils.predict_signature_def(
@@ -428,7 +409,6 @@ def test_a_model_takes_updates_in_tensorflow_2(start, how, tmp_path):
     directory = training.export(spare_rows=100)
     served = load(directory)
     recorder = serving.as_server(serving.Recorder(served.server))
-    from mx_rec import serving as package
 
     for turn in range(3):
         training.write([1, 2, 300 + turn])

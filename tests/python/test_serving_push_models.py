@@ -2,23 +2,25 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import plain_cases as cases
 import serving_cases as serving
 import support
+from mx_rec import serving as package
+from mx_rec.export import plain
+from mx_rec.saver import export_plain
+from mx_rec.serving.servers import SessionServer
+from mx_rec.util.stock_tables import StockTables
 
 
 @pytest.mark.parametrize("name", sorted(cases.CASES))
 def test_every_lookup_sees_updates(mx, session, place, name):
     """Also in branches and loops, with default rows, and of tables that had no row when they were exported."""
-    from mx_rec.export import plain
-
-    tf = support.tf()
     mx()
     model = cases.CASES[name](tf)
     tf.compat.v1.get_variable("saved_too", initializer=1.0)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for table in model.tables:
         cases.fill(table, sess, model.keys)
     plain.export_plain(sess, place + "/export", model.inputs, model.outputs, updates=True,
@@ -43,13 +45,10 @@ def test_every_lookup_sees_updates(mx, session, place, name):
 @pytest.mark.long
 def test_runs_that_a_deadline_cuts_off_are_done_again_without_harm(mx, session, place):
     """A server cuts runs off when a request's deadline has passed, wherever they are."""
-    tf = support.tf()
     mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
     training = serving.Training(place, session())
     training.write(np.arange(3000))
     served = serving.Served(training.export(spare_rows=6000))
-    from mx_rec import serving as package
-    from mx_rec.serving.servers import SessionServer
 
     class Hasty(SessionServer):
         """Gives runs little time at first."""
@@ -84,10 +83,6 @@ def test_runs_that_a_deadline_cuts_off_are_done_again_without_harm(mx, session, 
 @pytest.mark.long
 def test_an_unchanged_model_takes_updates(mx, session, place):
     """Its variables are tables of which nobody told it; its deltas have their rows."""
-    from mx_rec.saver import export_plain
-    from mx_rec.util.stock_tables import StockTables
-
-    tf = support.tf()
     mx(stock_tables=StockTables(least_rows=1), is_incremental_checkpoint=True, save_checkpoint_due_time=3600,
        save_delta_checkpoints_secs=3600)
     ids = tf.compat.v1.placeholder(tf.int64, [None], "ids")
@@ -97,8 +92,7 @@ def test_an_unchanged_model_takes_updates(mx, session, place):
     score = tf.reduce_sum(found * weight, 1)
     train = tf.compat.v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.square(score - 1.0)))
     saver = tf.compat.v1.train.Saver(max_to_keep=100)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(train, {ids: [1, 2, 3]})
     export_plain(sess, place + "/export", {"ids": ids}, {"score": score}, updates=True, spare_rows=2000,
                  training_lookups="find")

@@ -5,9 +5,15 @@ import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import serving_cases as serving
 import support
+from mx_rec import serving as package
+from mx_rec.serving import ServerError
+from mx_rec.serving.changes import Contents, Saved, Unfit
+from mx_rec.serving.push import _Checksum
+from mx_rec.util.initialize import init, terminate_config_initializer
 
 ALL = np.arange(-2, 400)
 
@@ -15,9 +21,6 @@ ALL = np.arange(-2, 400)
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     """A training of whole saves 1 and deltas 2 and 3, its export from before 1, and what each save predicts."""
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
-    tf = support.tf()
     init(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
     tf.compat.v1.reset_default_graph()
     sess = support.new_session()
@@ -51,8 +54,6 @@ def served(shared):
 
 def requests_of(shared, server, number, **arguments):
     """The requests by which a checkpoint is pushed into a model, which are not sent."""
-    from mx_rec import serving as package
-
     recorder = serving.as_server(serving.Recorder(Swallow(server)))
     package.push(shared.prefixes[number], [recorder], pause=0, retries=0, **arguments)
     return recorder.requests
@@ -75,8 +76,6 @@ def send(served, requests):
 
 def checked(inputs, **changed):
     """Inputs of a piece with others, and the checksum of these."""
-    from mx_rec.serving.push import _Checksum
-
     inputs = dict(inputs, **changed)
     values = [inputs[name] for name in (("table", "keys", "rows", "removed") if "keys" in inputs
                                         else ("names", "values"))]
@@ -85,8 +84,6 @@ def checked(inputs, **changed):
 
 @pytest.mark.long
 def test_what_does_not_fit_is_refused_and_changes_nothing(shared, served):
-    from mx_rec.serving import ServerError
-
     assert served.push(shared.prefixes[0]).error is None
     requests = requests_of(shared, served.server, 1)
     (_, begin), (_, rows), (dense, variables) = requests[0], requests[1], requests[-1]
@@ -184,7 +181,6 @@ def test_a_checkpoint_of_another_model_or_a_damaged_one_is_refused(shared, serve
     os.rename(str(damaged / "delta-sparse-model.ckpt-2"), str(damaged / "gone"))
     assert "delta-sparse-model.ckpt-2" in served.push(str(damaged / "model.ckpt-3")).error
     other = dict(state.model, tables={"nobody": state.model["tables"]["items"]})
-    from mx_rec.serving.changes import Contents, Saved, Unfit
 
     saved = Saved(shared.prefixes[1])
     for model, text in ((other, "'nobody'"),
@@ -200,8 +196,6 @@ def test_a_checkpoint_of_another_model_or_a_damaged_one_is_refused(shared, serve
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_push_that_ends_half_way_is_told_and_gone_on_with(shared, served, limit, number):
     """A model that was left between two checkpoints by a full push, or by a delta, says so."""
-    from mx_rec import serving as package
-
     for prefix in shared.prefixes[:number]:
         served.push(prefix)
     recorder = serving.as_server(serving.Recorder(served.server, limit))
@@ -217,8 +211,6 @@ def test_a_push_that_ends_half_way_is_told_and_gone_on_with(shared, served, limi
 
 @pytest.mark.parametrize("first, then", [(0, 1), (1, 2), (0, 2)])
 def test_a_later_checkpoint_takes_the_place_of_a_push_that_ended_half_way(shared, served, first, then):
-    from mx_rec import serving as package
-
     for prefix in shared.prefixes[:first]:
         served.push(prefix)
     recorder = serving.as_server(serving.Recorder(served.server, 4))

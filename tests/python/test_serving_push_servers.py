@@ -12,9 +12,13 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import serving_cases as serving
 import support
+from mx_rec import serving as package
+from mx_rec.export.predict_protos import predict_outputs, predict_request
+from mx_rec.serving.__main__ import main
 
 ALL = np.arange(-2, 400)
 
@@ -51,8 +55,6 @@ def command(*arguments, **options):
 
 def ask(address, keys=ALL, types=None):
     """What a server predicts, as the training has it."""
-    from mx_rec import serving as package
-
     server = package.server_of(address)
     try:
         found = server.predict("serving_default", {"ids": np.asarray(keys, np.int64)})
@@ -63,8 +65,6 @@ def ask(address, keys=ALL, types=None):
 
 def test_servers_are_brought_to_the_newest_checkpoint_by_both_protocols(training, serve):
     """Also one that was restarted: it begins with what was exported."""
-    from mx_rec import serving as package
-
     directory = training.export(spare_rows=100)
     one = serve(directory)
     addresses = [one.rest] + ([one.grpc] if one.grpc else [])
@@ -91,8 +91,6 @@ def test_servers_are_brought_to_the_newest_checkpoint_by_both_protocols(training
 
 @pytest.mark.long
 def test_a_killed_pusher_leaves_a_state_that_the_next_one_goes_on_from(training, serve):
-    from mx_rec import serving as package
-
     server = serve(training.export(spare_rows=300))
     training.write(np.arange(300))
     prefix = training.save()
@@ -115,8 +113,6 @@ def test_a_killed_pusher_leaves_a_state_that_the_next_one_goes_on_from(training,
 
 @pytest.mark.long
 def test_the_command_follows_a_training_and_a_server_that_comes_and_goes(training, serve):
-    from mx_rec import serving as package
-
     directory = training.export(spare_rows=300)
     server = serve(directory)
     # One server is never there: nobody waits for it.
@@ -152,8 +148,6 @@ def test_the_command_follows_a_training_and_a_server_that_comes_and_goes(trainin
 
 @pytest.mark.long
 def test_the_command_says_what_it_would_do_and_what_went_wrong(training, serve, capsys):
-    from mx_rec.serving.__main__ import main
-
     def run(*arguments):
         code = main(["push"] + list(arguments))
         told = capsys.readouterr()
@@ -183,9 +177,6 @@ def test_messages_are_those_of_tensorflow_serving(training):
                                       reason="NOT TESTED: messages against tensorflow-serving-api, which is not installed")
     from tensorflow_serving.apis import prediction_log_pb2
 
-    from mx_rec.export.predict_protos import predict_outputs, predict_request
-
-    tf = support.tf()
     inputs = {"ids": np.arange(3), "name": b"\0\xff", "number": 7, "texts": [b"a", b"" * 200, b"b" * 300]}
     request = predict_pb2.PredictRequest.FromString(predict_request("m", "s", inputs))
     assert request.model_spec.name == "m" and request.model_spec.signature_name == "s"

@@ -4,10 +4,15 @@ import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases as cases
 import support
-from support import tf
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.feature_process import EvictHook
+from mx_rec.graph import modify_graph_and_start_emb_cache
+from mx_rec.state.graph_state import graph_state
+from mx_rec.util.initialize import ConfigInitializer, terminate_config_initializer
 
 
 def in_threads(count, work):
@@ -33,10 +38,8 @@ def in_threads(count, work):
 
 def modified_numbers(count=48):
     """A modified graph on a one-shot iterator: (ids of a batch, the update)."""
-    from mx_rec.graph import modify_graph_and_start_emb_cache
-
     run = cases.Run(cases.AHEAD)
-    data = tf().data.Dataset.range(count).map(lambda number: {"ids": tf().reshape(number, [1])})
+    data = tf.data.Dataset.range(count).map(lambda number: {"ids": tf.reshape(number, [1])})
     batch = cases.one_shot(data).get_next()
     rows = run.lookup(run.table(), batch["ids"])
     modify_graph_and_start_emb_cache()
@@ -65,13 +68,11 @@ def test_a_step_that_is_a_callable_starts_a_one_shot_pipeline(dynamic):
 
 def counted(feed_stamp=True):
     """A lookup with eviction whose timestamp is named only after the lookup was made: (rows, the op that counts)."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
-    table = create_table(tf().int64, 4, "table", tf().compat.v1.ones_initializer(), device_vocabulary_size=100)
-    rows = sparse_lookup(table, tf().constant([1, 2], tf().int64), modify_graph=True,
+    table = create_table(tf.int64, 4, "table", tf.compat.v1.ones_initializer(), device_vocabulary_size=100)
+    rows = sparse_lookup(table, tf.constant([1, 2], tf.int64), modify_graph=True,
                          access_and_evict_config={"access_threshold": 1, "eviction_threshold": 5})
     if feed_stamp:
-        tf().compat.v1.add_to_collection("ASCEND_TIMESTAMP", tf().constant(77, tf().int64))
+        tf.compat.v1.add_to_collection("ASCEND_TIMESTAMP", tf.constant(77, tf.int64))
     [observe] = [op for op in rows.graph.get_operations() if op.type == "MxRecObserve"]
     return rows, observe
 
@@ -94,30 +95,28 @@ def test_admission_has_its_timestamp_however_the_first_step_is_run(dynamic, sess
 def test_a_lookup_that_is_built_after_the_first_run_has_its_timestamp(dynamic, session):
     """The session was looked at once, before its first run."""
     sess = session()
-    assert sess.run(tf().constant(3)) == 3
+    assert sess.run(tf.constant(3)) == 3
     rows, observe = counted()
     assert sess.run([rows, observe.inputs[3]])[1] == 77
 
 
 def test_a_lookup_that_is_built_after_the_first_run_and_lacks_its_timestamp_is_an_error(dynamic, session):
     sess = session()
-    assert sess.run(tf().constant(3)) == 3
+    assert sess.run(tf.constant(3)) == 3
     rows, observe = counted(feed_stamp=False)
     for _ in range(2):
         with pytest.raises(ValueError, match="'table'.*timestamp"):
             sess.run(rows)
-    tf().compat.v1.add_to_collection("ASCEND_TIMESTAMP", tf().constant(78, tf().int64))
+    tf.compat.v1.add_to_collection("ASCEND_TIMESTAMP", tf.constant(78, tf.int64))
     assert sess.run([rows, observe.inputs[3]])[1] == 78
 
 
 def test_threads_that_open_sessions_at_once_are_all_known(dynamic):
     """Two threads could make the state of a graph each; a session that only the lost one knew was not seen."""
-    from mx_rec.state.graph_state import graph_state
-
     for _ in range(20):
-        with tf().Graph().as_default() as graph:
-            tf().constant(1)
-            sessions = in_threads(8, lambda number: tf().compat.v1.Session(graph=graph))
+        with tf.Graph().as_default() as graph:
+            tf.constant(1)
+            sessions = in_threads(8, lambda number: tf.compat.v1.Session(graph=graph))
             assert set(graph_state(graph).sessions()) == set(sessions)
             for one in sessions:
                 one.close()
@@ -125,12 +124,10 @@ def test_threads_that_open_sessions_at_once_are_all_known(dynamic):
 
 def test_threads_build_graphs_of_their_own_at_once(dynamic):
     """The present graph is that of the thread: tables, lookups and modification do not mix."""
-    from mx_rec.state.graph_state import graph_state
-
     def work(number):
-        with tf().Graph().as_default() as graph:
+        with tf.Graph().as_default() as graph:
             ids, rows = modified_numbers(6)
-            with tf().compat.v1.Session(graph=graph) as sess:
+            with tf.compat.v1.Session(graph=graph) as sess:
                 values = [sess.run([ids, rows]) for _ in range(6)]
                 (table,) = graph_state(graph).tables.values()
                 assert table.size() == 6
@@ -144,11 +141,9 @@ def test_threads_build_graphs_of_their_own_at_once(dynamic):
 
 def test_an_evict_hook_serves_one_session_at_a_time(dynamic, graph):
     """The session that came first was never evicted again, without a word."""
-    from mx_rec.core.feature_process import EvictHook
-
-    tf1 = tf().compat.v1
+    tf1 = tf.compat.v1
     rows, _ = counted()
-    train = tf().group(rows, tf1.train.get_or_create_global_step().assign_add(1))
+    train = tf.group(rows, tf1.train.get_or_create_global_step().assign_add(1))
     hook = EvictHook(True, evict_step_interval=1)
     with tf1.train.MonitoredTrainingSession(hooks=[hook]) as first:
         first.run(train)
@@ -162,16 +157,13 @@ def test_an_evict_hook_serves_one_session_at_a_time(dynamic, graph):
 
 
 def test_a_second_init_and_a_second_graph_begin_empty(graph, mx):
-    from mx_rec.state.graph_state import graph_state
-    from mx_rec.util.initialize import ConfigInitializer, terminate_config_initializer
-
     mx(max_steps=3, use_dynamic_expansion=True)
     ConfigInitializer.get_instance().train_params_config.ascend_global_hashtable_collection = "mine"
     cases.Run(cases.STEP).table("first")
     terminate_config_initializer()
     with pytest.raises(EnvironmentError, match="init the environment"):
         ConfigInitializer.get_instance()
-    tf().compat.v1.reset_default_graph()
+    tf.compat.v1.reset_default_graph()
     mx()
     config = ConfigInitializer.get_instance()
     assert config.max_steps == -1 and not config.use_dynamic_expansion and not config.modify_graph
@@ -188,7 +180,7 @@ def test_a_run_of_a_graph_that_has_not_grown_prepares_nothing(graph, session, mo
     prepared = []
     stock = sessions._prepare
     monkeypatch.setattr(sessions, "_prepare", lambda one: (prepared.append(one), stock(one)))
-    fed = tf().compat.v1.placeholder(tf().float32, [])
+    fed = tf.compat.v1.placeholder(tf.float32, [])
     double, sess, other = fed * 2.0, session(), session()
     for one in (sess, other):
         assert [float(one.run(double, {fed: value})) for value in (1.0, 2.0, 3.0)] == [2.0, 4.0, 6.0]

@@ -4,9 +4,11 @@ import gc
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import preloaded
 import support
+from mx_rec.core.embedding import create_table, sparse_lookup
 
 
 def error_text(error):
@@ -53,15 +55,11 @@ def test_tables_with_equal_configurations_are_not_merged_into_one(graph, session
 
 
 def test_global_variables_initializer_leaves_a_table_alone(graph, session, dynamic):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
-    tf = support.tf()
     table = create_table(key_dtype=tf.int64, dim=2, name="table", device_vocabulary_size=10,
                          emb_initializer=tf.compat.v1.ones_initializer())
     embedding = sparse_lookup(table, tf.constant([3], tf.int64), modify_graph=True)
     raw = support.Raw.of(table)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(embedding)
     raw.assign(sess, [3], [[4, 5]])
     sess.run(tf.compat.v1.global_variables_initializer())
@@ -69,7 +67,6 @@ def test_global_variables_initializer_leaves_a_table_alone(graph, session, dynam
 
 
 def test_a_table_that_was_cleared_starts_afresh(graph, session):
-    tf = support.tf()
     table = support.Raw.new(2, initializer={"kind": "random_normal", "mean": 0.0, "stddev": 1.0})
     clear = support.ops().mx_rec_clear(table.handle)
     ids = tf.constant([5, 6], tf.int64)
@@ -90,7 +87,6 @@ def test_a_table_that_was_cleared_starts_afresh(graph, session):
 
 
 def test_a_handle_of_another_session_or_of_no_table_is_refused(graph, session):
-    tf = support.tf()
     table = support.Raw.new(2)
     handle = tf.compat.v1.placeholder(tf.int64, [])
     size = support.ops().mx_rec_table_stats(handle)[0]
@@ -113,7 +109,6 @@ def test_a_handle_of_another_session_or_of_no_table_is_refused(graph, session):
 @pytest.mark.long
 def test_closing_a_session_gives_the_memory_of_its_tables_back(graph):
     """Twelve sessions, each filling a table of about 50 MB: without freeing, that would be 600 MB."""
-    tf = support.tf()
     rows, dim = 100000, 64
     table = support.Raw.new(dim, capacity=rows, initializer={"kind": "ones"})
     ids = tf.compat.v1.placeholder(tf.int64, [None])
@@ -134,7 +129,6 @@ def test_closing_a_session_gives_the_memory_of_its_tables_back(graph):
 
 
 def test_an_error_in_a_run_leaves_the_session_and_its_tables_usable(graph, session):
-    tf = support.tf()
     table = support.Raw.new(2)
     bad = support.ops().lookup(table.handle, support.raw_variable(table), tf.constant([77], tf.int64))
     sess = session()
@@ -146,11 +140,10 @@ def test_an_error_in_a_run_leaves_the_session_and_its_tables_usable(graph, sessi
 
 
 def make_iterator(dataset):
-    return support.tf().compat.v1.data.make_initializable_iterator(dataset)
+    return tf.compat.v1.data.make_initializable_iterator(dataset)
 
 
 def test_a_handle_captured_by_a_map_function_is_the_session_s_own_table(graph, session):
-    tf = support.tf()
     table = support.Raw.new(1, initializer={"kind": "ones"})
     keys = np.arange(12, dtype=np.int64).reshape(4, 3) * 5
 

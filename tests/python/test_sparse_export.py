@@ -5,16 +5,18 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.checkpoint.__main__ import main
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.export import sparse
+from mx_rec.saver.sparse import export
 
 
 @pytest.fixture
 def saved(graph, session, dynamic, tmp_path):
     """The directory of two saved tables of one process: rows of ones and of twos."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
-    tf = support.tf()
     v1 = tf.compat.v1
     lookups = []
     for number, name in enumerate(("a", "b"), 1):
@@ -22,8 +24,7 @@ def saved(graph, session, dynamic, tmp_path):
                              emb_initializer=v1.constant_initializer(float(number)))
         lookups.append(sparse_lookup(table, tf.constant([4, -10 - number], tf.int64), modify_graph=True))
     v1.get_variable("dense", initializer=1.0)
-    sess = session()
-    sess.run(v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(lookups)
     v1.train.Saver().save(sess, str(tmp_path.resolve()) + "/m", global_step=2)
     return str(tmp_path.resolve()) + "/sparse-m-2"
@@ -34,8 +35,6 @@ def content(saved, table):
 
 
 def test_every_table_is_exported(saved):
-    from mx_rec.saver.sparse import export
-
     assert export() == 2
     for number, name in enumerate(("a", "b"), 1):
         found = content(saved, name)
@@ -48,8 +47,6 @@ def test_every_table_is_exported(saved):
 
 
 def test_a_damaged_table_is_named_with_its_file_and_its_earlier_export_stays(saved):
-    from mx_rec.saver.sparse import export
-
     assert export() == 2
     before = content(saved, "b")
     os.truncate(saved + "/b/embedding/slice.data", 23)
@@ -60,8 +57,6 @@ def test_a_damaged_table_is_named_with_its_file_and_its_earlier_export_stays(sav
 
 def test_a_file_with_other_bytes_and_the_same_size_is_not_exported(saved):
     """An export looked at sizes alone, so that a file in which a byte had changed gave another row, without a word."""
-    from mx_rec.saver.sparse import export
-
     with open(saved + "/a/embedding/slice.data", "r+b") as file:
         file.seek(5)
         file.write(b"\x17")
@@ -71,8 +66,6 @@ def test_a_file_with_other_bytes_and_the_same_size_is_not_exported(saved):
 
 
 def test_an_export_that_fails_leaves_the_earlier_one_and_no_scratch(saved, monkeypatch):
-    from mx_rec.export import sparse
-
     assert sparse.export() == 2
     names = sorted(os.listdir(saved + "/a"))
 
@@ -88,16 +81,11 @@ def test_an_export_that_fails_leaves_the_earlier_one_and_no_scratch(saved, monke
 
 
 def test_tables_of_a_save_that_was_removed_are_an_error(saved):
-    from mx_rec.saver.sparse import export
-
     shutil.rmtree(saved)
     with pytest.raises(FileNotFoundError, match="sparse-m-2"):
         export()
 
 
 def test_an_exported_table_is_still_whole(saved, capsys):
-    from mx_rec.checkpoint.__main__ import main
-    from mx_rec.saver.sparse import export
-
     export()
     assert main([saved + "/a", "--verify"]) == 0

@@ -2,21 +2,23 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from test_fused_updates import loss_of, lookup, needed
 from test_grouped_updates import make_table, updates_of
+from mx_rec.core.embedding import sparse_lookup_many
+from mx_rec.graph import modify_graph_and_start_emb_cache
+from mx_rec.graph.__main__ import main
+from mx_rec.optimizers.lazy_adam import create_hash_optimizer
+from mx_rec.util.initialize import get_initializer
 
 
 def many(tables, ids, **arguments):
-    from mx_rec.core.embedding import sparse_lookup_many
-
     return sparse_lookup_many(tables, ids, modify_graph=True, **arguments)
 
 
 def lazy_adam():
-    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
-
     return create_hash_optimizer(0.05)
 
 
@@ -30,7 +32,6 @@ def types_of(graph):
 
 
 def trained(tables, loss):
-    tf = support.tf()
     variables = [table.variable for table in tables]
     return lazy_adam().apply_gradients(zip(tf.gradients(loss, variables), variables))
 
@@ -47,7 +48,6 @@ DIMS = [4, 16, 1, 33]
 @pytest.mark.parametrize("again", [False, True])
 def test_training_gives_the_bits_of_single_lookups(graph, session, dynamic, concat, again):
     """Random batches, empty ones too; with `again` one table comes twice in the group."""
-    tf = support.tf()
     places = list(range(len(DIMS))) + [1] * again
     ids = [tf.compat.v1.placeholder(tf.int64, [None, None]) for _ in places]
     sides = []
@@ -68,8 +68,7 @@ def test_training_gives_the_bits_of_single_lookups(graph, session, dynamic, conc
     for found, _, _ in sides:
         assert [one.shape.as_list()[-1] for one in found] == (
             [sum(DIMS[at] for at in places)] if concat else [DIMS[at] for at in places])
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for _, _, raws in sides:
         filled(sess, raws)
     random = np.random.RandomState(3)
@@ -93,7 +92,6 @@ def test_training_gives_the_bits_of_single_lookups(graph, session, dynamic, conc
 @pytest.mark.parametrize("concat", [False, True])
 def test_changed_gradients_give_what_single_lookups_give(graph, session, dynamic, concat):
     """Clipped gradients need sums that are tensors: those of columns too."""
-    tf = support.tf()
     ids = [tf.constant([[1, 2], [1, 3]], tf.int64), tf.constant([[7, 7], [7, -1]], tf.int64)]
     sides = []
     for grouped in (True, False):
@@ -109,8 +107,7 @@ def test_changed_gradients_give_what_single_lookups_give(graph, session, dynamic
         train = lazy_adam().apply_gradients(zip(gradients, variables))
         sides.append((train, [support.Raw.of(table) for table in tables]))
     assert ("MxRecReduceColumns" in needed(sides[0][0])) == concat
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for _, raws in sides:
         filled(sess, raws)
     for _ in range(3):
@@ -121,7 +118,6 @@ def test_changed_gradients_give_what_single_lookups_give(graph, session, dynamic
 
 
 def test_the_gradient_of_a_gradient_goes_through_columns(graph, session, dynamic):
-    tf = support.tf()
     grad = tf.compat.v1.placeholder(tf.float32, [None, 2, 5])
     inverse, offsets = tf.constant([[0, 1], [0, -1]]), tf.constant([5, 6], tf.int64)
     rows = support.shaped_ops().mx_rec_reduce_columns(grad, inverse, offsets, first=1, dim=3)
@@ -134,7 +130,6 @@ def test_the_gradient_of_a_gradient_goes_through_columns(graph, session, dynamic
 
 def test_a_table_whose_embeddings_no_loss_reads_is_not_updated(graph, session, dynamic):
     """TensorFlow makes gradients of zeros for it: with momentum they would move its rows."""
-    tf = support.tf()
     tables = [make_table("table_%d" % at, 2) for at in range(3)]
     found = many(tables, [tf.constant([1, 2], tf.int64)] * 3)
     variables = [table.variable for table in tables]
@@ -145,7 +140,6 @@ def test_a_table_whose_embeddings_no_loss_reads_is_not_updated(graph, session, d
 
 @pytest.mark.parametrize("concat", [False, True])
 def test_evaluation_finds_rows_and_makes_none(graph, session, dynamic, concat):
-    tf = support.tf()
     tables = [make_table("table_%d" % at, 2 + at) for at in range(3)]
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     found = many(tables, [ids] * 3, is_train=False, concat=concat)
@@ -166,7 +160,6 @@ def test_evaluation_finds_rows_and_makes_none(graph, session, dynamic, concat):
 
 
 def test_ids_of_several_types_and_shapes(graph, session, dynamic):
-    tf = support.tf()
     tables = [make_table("table_%d" % at, 2) for at in range(4)]
     ids = [tf.constant([[1, 2]], tf.int32), tf.constant([1, 2, 3], tf.int64), tf.constant(7, tf.int32),
            tf.constant([3.0, 4.0])]
@@ -177,15 +170,13 @@ def test_ids_of_several_types_and_shapes(graph, session, dynamic):
 
 
 def test_admission_and_default_rows_work_in_a_group(graph, session, dynamic):
-    tf = support.tf()
     tables = [make_table("table_%d" % at, 2) for at in range(2)]
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     default = np.float32([7.0, 8.0])
     found = many(tables, [ids, ids + 1], access_and_evict_config={"access_threshold": 2},
                  serving_default_value=default, concat=True)
     train = trained(tables, tf.reduce_sum(found))
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     first, _ = sess.run([found, train], {ids: [1, 2]})
     assert first.tolist() == [[7, 8, 7, 8]] * 2
     assert [support.Raw.of(table).size(sess) for table in tables] == [0, 0]
@@ -196,7 +187,6 @@ def test_admission_and_default_rows_work_in_a_group(graph, session, dynamic):
 
 @pytest.mark.parametrize("place", ["cond", "loop", "function", "expansion", "switch", "one"])
 def test_elsewhere_each_lookup_reads_by_an_op_of_its_own(graph, session, mx, place):
-    tf = support.tf()
     mx(use_dynamic_expansion=place == "expansion", graph_pass=place != "switch")
     tables = [make_table("table_%d" % at, 2) for at in range(1 if place == "one" else 3)]
     ids = [tf.constant([4, 6], tf.int64)] * len(tables)
@@ -219,7 +209,6 @@ def test_elsewhere_each_lookup_reads_by_an_op_of_its_own(graph, session, mx, pla
 
 
 def test_a_failing_table_names_itself_and_no_table_gets_a_row(graph, session, dynamic):
-    tf = support.tf()
     tables = [make_table("table_%d" % at, 2, capacity=4 if at == 1 else 100) for at in range(3)]
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     found = many(tables, [ids] * 3)
@@ -233,9 +222,6 @@ def test_a_failing_table_names_itself_and_no_table_gets_a_row(graph, session, dy
 
 
 def test_bad_arguments_are_refused_before_anything_is_made(graph, dynamic):
-    from mx_rec.core.embedding import sparse_lookup_many
-
-    tf = support.tf()
     tables = [make_table("table_%d" % at, 2) for at in range(2)]
     ids = tf.constant([1, 2], tf.int64)
     before = len(graph.get_operations())
@@ -256,7 +242,6 @@ def test_bad_arguments_are_refused_before_anything_is_made(graph, dynamic):
 
 
 def test_ids_of_different_shapes_are_refused_in_the_step(graph, session, dynamic):
-    tf = support.tf()
     tables = [make_table("table_%d" % at, 2) for at in range(2)]
     ids = [tf.compat.v1.placeholder(tf.int64, None) for _ in tables]
     found = many(tables, ids, concat=True)
@@ -267,7 +252,6 @@ def test_ids_of_different_shapes_are_refused_in_the_step(graph, session, dynamic
 @pytest.mark.parametrize("train", [False, True])
 def test_a_copy_whose_ids_are_made_of_the_rows_of_the_first_is_not_joined_with_it(graph, session, dynamic, train):
     """Copies of lookups have the group of those, and joining all of them made a circle."""
-    tf = support.tf()
     tables = [make_table("t%d" % at, 2) for at in range(2)]
     ids = [tf.compat.v1.placeholder(tf.int64, [None], name="ids%d" % at) for at in range(2)]
     whole = tf.concat(many(tables, ids), 1, name="whole")
@@ -278,8 +262,7 @@ def test_a_copy_whose_ids_are_made_of_the_rows_of_the_first_is_not_joined_with_i
     copy, = tf.import_graph_def(definition, given, ["whole:0"], name="copy")
     update = trained(tables, tf.reduce_sum(whole) + tf.reduce_sum(copy)) if train else tf.no_op()
     raws = [support.Raw.of(table) for table in tables]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for raw in raws:
         raw.assign(sess, np.arange(10), np.random.RandomState(1).randn(10, 2))
     before = [raw.rows(sess) for raw in raws]
@@ -297,10 +280,6 @@ def test_a_copy_whose_ids_are_made_of_the_rows_of_the_first_is_not_joined_with_i
 
 def pipeline_model(grouped, modify, tables=3, batches=5):
     """A model fed by a dataset; returns the fetches, how to start it, and its tables."""
-    from mx_rec.graph import modify_graph_and_start_emb_cache
-    from mx_rec.util.initialize import get_initializer
-
-    tf = support.tf()
     random = np.random.RandomState(5)
     ids = random.randint(-1, 40, size=(batches, tables, 8, 2))
     dataset = tf.data.Dataset.from_tensor_slices(ids)
@@ -326,7 +305,6 @@ def pipeline_model(grouped, modify, tables=3, batches=5):
 
 def run_model(grouped, modify):
     """Rows of each step and all tables at the end, in a graph of its own."""
-    tf = support.tf()
     tf.compat.v1.reset_default_graph()
     rows, train, initializer, tables = pipeline_model(grouped, modify)
     raws = [support.Raw.of(table) for table in tables]
@@ -364,9 +342,6 @@ def test_a_modified_graph_claims_and_reads_all_tables_by_one_op_and_gives_the_sa
 
 
 def test_the_command_plans_each_lookup_of_a_group(graph, dynamic, tmp_path, capsys):
-    from mx_rec.graph.__main__ import main
-
-    tf = support.tf()
     pipeline_model("many", False)
     tf.io.write_graph(graph, str(tmp_path), "graph.pb", as_text=False)
     assert main([str(tmp_path / "graph.pb")]) == 0
@@ -376,7 +351,6 @@ def test_the_command_plans_each_lookup_of_a_group(graph, dynamic, tmp_path, caps
 
 def test_a_group_that_was_evicted_between_preparation_and_claim_is_resolved_again(graph, dynamic):
     """Rows removed while batches are prepared ahead: the claim of these tables looks them up anew."""
-    tf = support.tf()
     rows, train, initializer, tables = pipeline_model("many", True)
     raws = [support.Raw.of(table) for table in tables]
     with support.new_session(graph) as sess:
@@ -391,10 +365,6 @@ def test_a_group_that_was_evicted_between_preparation_and_claim_is_resolved_agai
 
 def test_lookups_that_no_common_update_trains_are_claimed_one_by_one(graph, dynamic):
     """A run that needs one of them gives no key of the other table a row, as in a graph that is not modified."""
-    from mx_rec.graph import modify_graph_and_start_emb_cache
-    from mx_rec.util.initialize import get_initializer
-
-    tf = support.tf()
     dataset = tf.data.Dataset.from_tensor_slices(np.arange(40).reshape(5, 2, 4))
     iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
     batch = iterator.get_next()

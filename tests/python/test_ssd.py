@@ -7,8 +7,13 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.core.asc.manager import start_asc_pipeline
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.util.stats import TableStatsHook, table_stats
+from mx_rec.util.variable import get_dense_and_sparse_variable
 
 DIM = 4
 KEYS = 600
@@ -18,9 +23,6 @@ STORAGE = {"memory": {}, "disk": {"device_vocabulary_size": 20, "host_vocabulary
 
 def make(kind, directory, name="table", **more):
     """A table of KEYS rows and more."""
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     options = dict(device_vocabulary_size=KEYS + 60, **more)
     if kind != "memory":
         options.update(STORAGE[kind], ssd_data_path=str(directory))
@@ -33,9 +35,6 @@ def train_op(rows, optimizer="lazy_adam"):
     """Updates the tables of the graph by a loss of `rows`."""
     import importlib
 
-    from mx_rec.util.variable import get_dense_and_sparse_variable
-
-    tf = support.tf()
     module = importlib.import_module("mx_rec.optimizers." + optimizer)
     _, tables = get_dense_and_sparse_variable()
     loss = tf.reduce_sum(tf.square(rows - 1.5))
@@ -52,11 +51,6 @@ def batches(steps=40, size=50, seed=5):
 
 def trained(kind, directory, optimizer, checkpoint):
     """Trains; (embeddings of each step, those of evaluation, TableStats), and saves."""
-    from mx_rec.core.asc.manager import start_asc_pipeline
-    from mx_rec.core.embedding import sparse_lookup
-    from mx_rec.util.stats import table_stats
-
-    tf = support.tf()
     with tf.Graph().as_default():
         table = make(kind, directory)
         ids = tf.compat.v1.placeholder(tf.int64, [None])
@@ -65,8 +59,7 @@ def trained(kind, directory, optimizer, checkpoint):
         train = train_op(rows, optimizer)
         start_asc_pipeline()
         saver = tf.compat.v1.train.Saver()
-        with support.new_session() as sess:
-            sess.run(tf.compat.v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             seen = [sess.run([rows, train], {ids: batch})[0] for batch in batches()]
             # All keys, more than memory holds, and some that have no row.
             everything = sess.run(found, {ids: np.arange(-3, KEYS + 3) * 7919 - 5})
@@ -97,11 +90,6 @@ def test_every_optimizer_computes_the_same_bits(graph, dynamic, tmp_path, optimi
 
 def restored(kind, directory, checkpoint):
     """The rows of all keys after a restore, as an evaluation finds them."""
-    from mx_rec.core.asc.manager import start_asc_pipeline
-    from mx_rec.core.embedding import sparse_lookup
-    from mx_rec.util.stats import table_stats
-
-    tf = support.tf()
     with tf.Graph().as_default():
         table = make(kind, directory)
         ids = tf.compat.v1.placeholder(tf.int64, [None])
@@ -124,10 +112,6 @@ def test_checkpoints_restore_to_tables_of_other_splits(graph, dynamic, tmp_path,
 
 
 def test_a_batch_that_memory_cannot_hold_names_the_sizes_to_raise(graph, dynamic, session, tmp_path):
-    from mx_rec.core.embedding import sparse_lookup
-    from mx_rec.util.stats import table_stats
-
-    tf = support.tf()
     table = make("disk", tmp_path)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     rows = sparse_lookup(table, ids, modify_graph=True)
@@ -149,9 +133,6 @@ def test_the_capacity_is_that_of_memory_and_disk(graph, dynamic, session, tmp_pa
 
 
 def test_a_directory_that_went_is_named_when_the_session_starts(graph, dynamic, session, tmp_path):
-    from mx_rec.core.embedding import sparse_lookup
-
-    tf = support.tf()
     directory = tmp_path / "gone"
     directory.mkdir()
     rows = sparse_lookup(make("disk", directory), tf.constant([1, 2], tf.int64), modify_graph=True)
@@ -161,10 +142,6 @@ def test_a_directory_that_went_is_named_when_the_session_starts(graph, dynamic, 
 
 
 def test_numbers_of_rows_on_disk_go_to_tensorboard(graph, dynamic, tmp_path):
-    from mx_rec.core.embedding import sparse_lookup
-    from mx_rec.util.stats import TableStatsHook
-
-    tf = support.tf()
     rows_directory = tmp_path / "rows"
     rows_directory.mkdir()
     events = str(tmp_path / "events")

@@ -9,9 +9,11 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-import support
 import test_ssd
+from mx_rec.core.embedding import sparse_lookup
+from mx_rec.util.stats import table_stats
 
 KEYS = np.arange(0, 400)
 # A record: checksum, generation and row of 4 bytes each, the key, then embedding and two slots.
@@ -23,10 +25,6 @@ class Training:
     """A table with 60 of its rows in memory, a step on it and an evaluation."""
 
     def __init__(self, session, directory):
-        from mx_rec.core.embedding import sparse_lookup
-
-        tf = support.tf()
-        self.tf = tf
         self.directory = os.path.realpath(str(directory))
         self.table = test_ssd.make("disk", self.directory, name="rows_of_users")
         self.ids = tf.compat.v1.placeholder(tf.int64, [None])
@@ -48,8 +46,6 @@ class Training:
         return self.session.run(self._found, {self.ids: keys})
 
     def stats(self):
-        from mx_rec.util.stats import table_stats
-
         return table_stats(self.table)
 
     def file(self):
@@ -94,7 +90,7 @@ def cold(training):
 
 
 def test_a_flipped_bit_is_data_loss_with_table_key_file_and_offset(training):
-    tf, file = support.tf(), training.file()
+    file = training.file()
     before = training.find()
     key = cold(training)[0]
     content = os.pread(file, os.fstat(file).st_size, 0)
@@ -124,7 +120,7 @@ def test_a_flipped_bit_is_data_loss_with_table_key_file_and_offset(training):
 
 
 def test_a_file_that_became_short_is_data_loss(training):
-    tf, file = support.tf(), training.file()
+    file = training.file()
     size = os.fstat(file).st_size
     keys = cold(training)[:40]
     os.ftruncate(file, 16)
@@ -136,7 +132,7 @@ def test_a_file_that_became_short_is_data_loss(training):
 
 
 def test_reads_and_writes_that_the_system_refuses_change_nothing(training, tmp_path):
-    tf, file = support.tf(), training.file()
+    file = training.file()
     before, (keys, kept) = training.find(), (cold(training)[:40], os.dup(file))
     other = tmp_path / "other"
     other.write_bytes(b"")
@@ -170,7 +166,7 @@ def small_disk(tmp_path):
 
 
 def test_a_full_disk_fails_the_step_and_training_goes_on_when_there_is_space(graph, dynamic, session, small_disk):
-    training, tf = Training(session, small_disk), support.tf()
+    training = Training(session, small_disk)
     training.fill(np.arange(0, 60))
     # Somebody else's file takes what is left.
     with open(small_disk + "/other", "wb") as other:
@@ -195,7 +191,7 @@ def test_a_directory_that_takes_no_files_is_named_before_anything_is_trained(gra
     if not os.path.isdir(directory):
         pytest.skip(directory + " is not there")
     # Where permissions do not tell, the start of the session does.
-    with pytest.raises((ValueError, support.tf().errors.OpError)) as raised:
+    with pytest.raises((ValueError, tf.errors.OpError)) as raised:
         Training(session, directory).step([1])
     assert directory in str(raised.value)
 
@@ -212,7 +208,7 @@ def test_a_directory_that_vanishes_takes_no_row_with_it(graph, dynamic, session,
     assert training.stats().rows == 430
     # A restore needs new files.
     path = training.saver.save(training.session, str(tmp_path / "model.ckpt"))
-    with pytest.raises(support.tf().errors.NotFoundError, match="vanishes"):
+    with pytest.raises(tf.errors.NotFoundError, match="vanishes"):
         training.saver.restore(training.session, path)
     assert training.stats().rows == 430
 

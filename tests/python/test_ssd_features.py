@@ -6,9 +6,18 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 import test_ssd
+from mx_rec.checkpoint.__main__ import main
+from mx_rec.constants.constants import ASCEND_TIMESTAMP
+from mx_rec.core.embedding import sparse_lookup
+from mx_rec.core.feature_process import evict
+from mx_rec.graph import modify_graph_and_start_emb_cache
+from mx_rec.saver.sparse import export
+from mx_rec.util.initialize import get_initializer
+from mx_rec.util.stats import table_stats
 
 KINDS = sorted(test_ssd.STORAGE)
 
@@ -20,7 +29,7 @@ def each_kind(tmp_path, run):
         rows, own = tmp_path / (kind + "-rows"), tmp_path / kind
         rows.mkdir()
         own.mkdir()
-        with support.tf().Graph().as_default():
+        with tf.Graph().as_default():
             results.append(run(kind, rows, own))
     return results
 
@@ -29,10 +38,6 @@ class Model:
     """A table of LazyAdam with a step on it."""
 
     def __init__(self, kind, rows, times=None, config=None):
-        from mx_rec.constants.constants import ASCEND_TIMESTAMP
-        from mx_rec.core.embedding import sparse_lookup
-
-        tf = support.tf()
         self.table = test_ssd.make(kind, rows)
         self.ids = tf.compat.v1.placeholder(tf.int64, [None])
         self.time = tf.compat.v1.placeholder(tf.int64, [])
@@ -59,20 +64,14 @@ def assert_same(one, other):
 
 
 def on_disk(table):
-    from mx_rec.util.stats import table_stats
-
     return table_stats(table).rows_disk
 
 
 def test_keys_are_admitted_and_evicted_wherever_their_rows_are(graph, dynamic, tmp_path):
-    from mx_rec.core.feature_process import evict
-
     def run(kind, rows, own):
-        tf = support.tf()
         model = Model(kind, rows, times=True, config={"access_threshold": 2, "eviction_threshold": 30})
         seen, evicted = [], []
-        with support.new_session() as sess:
-            sess.run(tf.compat.v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             for step, ids in enumerate(test_ssd.batches(steps=60)):
                 seen.append(model.step(sess, ids, 100 + step).tobytes())
                 if step % 20 == 19:
@@ -89,11 +88,10 @@ def test_deltas_hold_what_changed_on_disk_and_in_memory(mx, tmp_path):
     mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
 
     def run(kind, rows, own):
-        tf, states = support.tf(), []
+        states = []
         model = Model(kind, rows)
         batches = test_ssd.batches(steps=30)
-        with support.new_session() as sess:
-            sess.run(tf.compat.v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             for number in range(3):
                 for ids in batches[number * 10:number * 10 + 10]:
                     model.step(sess, ids)
@@ -114,16 +112,11 @@ def test_deltas_hold_what_changed_on_disk_and_in_memory(mx, tmp_path):
 
 def test_exports_and_the_checkpoint_command_read_what_was_on_disk(graph, dynamic, tmp_path, capsys):
     import mx_rec.saver
-    from mx_rec.checkpoint.__main__ import main
-    from mx_rec.core.embedding import sparse_lookup
-    from mx_rec.saver.sparse import export
 
     def run(kind, rows, own):
-        tf = support.tf()
         model = Model(kind, rows)
         found = sparse_lookup(model.table, model.ids, is_train=False, modify_graph=True)
-        with support.new_session() as sess:
-            sess.run(tf.compat.v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             for ids in test_ssd.batches():
                 model.step(sess, ids)
             model.saver.save(sess, str(own / "model"), global_step=1)
@@ -143,8 +136,8 @@ def test_exports_and_the_checkpoint_command_read_what_was_on_disk(graph, dynamic
         assert main([str(tmp_path / kind), "--json"]) == 0
         told.append(json.loads(capsys.readouterr().out.replace(str(tmp_path / kind), "")))
         assert main([str(tmp_path / kind), "--verify"]) == 0
-        with support.tf().Graph().as_default(), support.new_session() as sess:
-            meta = support.tf().compat.v1.saved_model.load(sess, ["serve"], str(tmp_path / kind / "plain"))
+        with tf.Graph().as_default(), support.new_session() as sess:
+            meta = tf.compat.v1.saved_model.load(sess, ["serve"], str(tmp_path / kind / "plain"))
             names = meta.signature_def["serving_default"]
             rows = sess.run(names.outputs["rows"].name, {names.inputs["ids"].name: keys})
         assert rows[:-1].tobytes() == np.array([content[0][key] for key in keys[:-1]]).tobytes(), kind
@@ -153,9 +146,6 @@ def test_exports_and_the_checkpoint_command_read_what_was_on_disk(graph, dynamic
 
 @pytest.mark.parametrize("source, target", [("disk", "memory"), ("memory", "disk"), ("disk", "disk")])
 def test_tables_start_from_those_of_other_splits(dynamic, tmp_path, source, target):
-    from mx_rec.core.embedding import sparse_lookup
-
-    tf = support.tf()
     rows = tmp_path / "rows"
     rows.mkdir()
     batches = np.stack(test_ssd.batches(steps=30))
@@ -187,12 +177,6 @@ def test_tables_start_from_those_of_other_splits(dynamic, tmp_path, source, targ
 
 
 def test_a_pipeline_for_whose_batches_memory_is_too_small_names_the_sizes_to_raise(graph, dynamic, session, tmp_path):
-    from mx_rec.core.embedding import sparse_lookup
-    from mx_rec.graph import modify_graph_and_start_emb_cache
-    from mx_rec.util.initialize import get_initializer
-    from mx_rec.util.stats import table_stats
-
-    tf = support.tf()
     table = test_ssd.make("disk", tmp_path)
     batches = np.arange(0, 600).reshape(12, 50)
     dataset = tf.data.Dataset.from_tensor_slices(batches).repeat().prefetch(3)
@@ -203,8 +187,7 @@ def test_a_pipeline_for_whose_batches_memory_is_too_small_names_the_sizes_to_rai
     with tf.control_dependencies([held]):
         train = test_ssd.train_op(rows)
     modify_graph_and_start_emb_cache(dump_graph=False)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(get_initializer(True))
     with pytest.raises(tf.errors.ResourceExhaustedError) as raised:
         for _ in range(400):

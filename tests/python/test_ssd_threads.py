@@ -5,9 +5,17 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from test_threads import run_threads
+from mx_rec.constants.constants import ASCEND_TIMESTAMP
+from mx_rec.core.admission import evict
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.graph import modify_graph_and_start_emb_cache
+from mx_rec.optimizers.gradient_descent import create_hash_optimizer
+from mx_rec.util.initialize import get_initializer
+from mx_rec.util.stats import table_stats
 
 TRAINERS = 3
 STEPS = 300
@@ -42,9 +50,6 @@ def add(sums, seed):
 
 
 def make_table(directory):
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     return create_table(key_dtype=tf.int64, dim=DIM, name="table", emb_initializer=tf.compat.v1.zeros_initializer(),
                         device_vocabulary_size=1, host_vocabulary_size=MEMORY - 1, ssd_vocabulary_size=2 * KEYS,
                         ssd_data_path=str(directory))
@@ -52,16 +57,14 @@ def make_table(directory):
 
 def descent(table, looked, grads):
     """An update that adds -`grads`: sums in any order are exact."""
-    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-
-    return create_hash_optimizer(1.0).minimize(support.tf().reduce_sum(looked * grads), var_list=[table.variable])
+    return create_hash_optimizer(1.0).minimize(tf.reduce_sum(looked * grads), var_list=[table.variable])
 
 
 class Watchers:
     """What runs beside training: evaluation, numbers, saves. Each looks at least once, until training is over."""
 
     def __init__(self, sess, table, raw, evaluate, directory):
-        tf, ops = support.tf(), support.ops()
+        ops = support.ops()
         self._sess, self._table, self._raw = sess, table, raw
         self._ids, self._rows = evaluate
         self._directory = str(directory)
@@ -95,8 +98,6 @@ class Watchers:
         assert np.array_equal(rows, np.round(rows)) and rows.shape == (2 * MEMORY, DIM)
 
     def _count(self, _):
-        from mx_rec.util.stats import table_stats
-
         with self._graph.as_default(), self._sess.as_default():
             numbers = table_stats(self._table)
         assert numbers.rows_memory <= MEMORY == numbers.capacity_memory
@@ -108,8 +109,6 @@ class Watchers:
 
 
 def expect_sums(sess, table, raw, sums):
-    from mx_rec.util.stats import table_stats
-
     rows = raw.rows(sess)
     assert sorted(rows) == sorted(sums)
     keys = sorted(sums)
@@ -121,11 +120,6 @@ def expect_sums(sess, table, raw, sums):
 
 def test_threads_that_train_evaluate_save_and_evict_lose_no_update(graph, session, dynamic, tmp_path):
     """Keys of a visitor are evicted all the time, in between those that stay; their rows take turns in memory."""
-    from mx_rec.constants.constants import ASCEND_TIMESTAMP
-    from mx_rec.core.admission import evict
-    from mx_rec.core.embedding import sparse_lookup
-
-    tf = support.tf()
     (tmp_path / "rows").mkdir()
     table = make_table(tmp_path / "rows")
     raw = support.Raw.of(table)
@@ -136,8 +130,7 @@ def test_threads_that_train_evaluate_save_and_evict_lose_no_update(graph, sessio
                            access_and_evict_config={"access_threshold": 1, "eviction_threshold": 10})
     update = descent(table, looked, grads)
     evaluated = sparse_lookup(table, ids, is_train=False, modify_graph=True)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     watchers = Watchers(sess, table, raw, (ids, evaluated), tmp_path / "saved")
     sums = {}
     # The time is that of what stays from the first step on.
@@ -173,11 +166,6 @@ def test_threads_that_train_evaluate_save_and_evict_lose_no_update(graph, sessio
 @pytest.mark.long
 def test_threads_that_train_on_one_modified_pipeline_lose_no_batch(graph, session, dynamic, tmp_path):
     """Threads take batches off one iterator whose rows come in ahead of them; each batch counts once."""
-    from mx_rec.core.embedding import sparse_lookup
-    from mx_rec.graph import modify_graph_and_start_emb_cache
-    from mx_rec.util.initialize import get_initializer
-
-    tf = support.tf()
     (tmp_path / "rows").mkdir()
     table = make_table(tmp_path / "rows")
     fed = tf.compat.v1.placeholder(tf.int64, [None, BATCH]), tf.compat.v1.placeholder(tf.float32, [None, BATCH, DIM])
@@ -189,8 +177,7 @@ def test_threads_that_train_on_one_modified_pipeline_lose_no_batch(graph, sessio
     evaluated = sparse_lookup(table, asked, is_train=False, modify_graph=True)
     modify_graph_and_start_emb_cache(dump_graph=False)
     raw = support.Raw.of(table)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     watchers = Watchers(sess, table, raw, (asked, evaluated), tmp_path / "saved")
     sums = {}
 

@@ -5,17 +5,20 @@ import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.core.asc.manager import start_asc_pipeline
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.graph import modify_graph_and_start_emb_cache
+from mx_rec.util.initialize import get_initializer
+from mx_rec.util.stats import table_stats
 
 STEPS = 14
 
 
 def tables_of(kind, directory, memory, dims):
     """Tables of other dims in one directory."""
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     storage = {"device_vocabulary_size": 1000}
     if kind == "disk":
         storage = {"device_vocabulary_size": 1, "host_vocabulary_size": memory - 1, "ssd_vocabulary_size": 1000,
@@ -27,13 +30,6 @@ def tables_of(kind, directory, memory, dims):
 
 def trained(kind, directory, memory, dims, feeds, lookups=1, is_modified=False):
     """Trains on `feeds`, int64 (steps, lookups, n); the losses, and the content of all tables with a slot."""
-    from mx_rec.core.asc.manager import start_asc_pipeline
-    from mx_rec.core.embedding import sparse_lookup
-    from mx_rec.graph import modify_graph_and_start_emb_cache
-    from mx_rec.util.initialize import get_initializer
-    from mx_rec.util.stats import table_stats
-
-    tf = support.tf()
     with tf.Graph().as_default():
         tables = tables_of(kind, directory, memory, dims)
         dataset = tf.data.Dataset.from_tensor_slices(feeds).repeat().prefetch(2)
@@ -58,8 +54,7 @@ def trained(kind, directory, memory, dims, feeds, lookups=1, is_modified=False):
             raw.slot("LazyAdam_velocity")
         saver = tf.compat.v1.train.Saver()
         checkpoint = os.path.join(str(directory), "checkpoint", "model.ckpt")
-        with support.new_session() as sess:
-            sess.run(tf.compat.v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             sess.run(get_initializer(True) if is_modified else iterator.initializer)
             seen = []
             for step in range(STEPS):
@@ -135,16 +130,12 @@ def test_the_log_and_the_numbers_of_reads_past_the_page_cache(dynamic, tmp_path,
 
 
 def test_a_session_that_closes_while_its_steps_read_rows(graph, dynamic, session, tmp_path):
-    from mx_rec.core.embedding import sparse_lookup
-
-    tf = support.tf()
     table = tables_of("disk", tmp_path, 60, [64])[0]
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     rows = sparse_lookup(table, ids, modify_graph=True)
     found = sparse_lookup(table, ids, is_train=False, modify_graph=True)
     for _ in range(5):
-        sess = session()
-        sess.run(tf.compat.v1.global_variables_initializer())
+        sess = support.started(session())
         for batch in np.arange(800).reshape(-1, 40):
             sess.run(rows, {ids: batch})
         ended, started = [], threading.Barrier(3)

@@ -3,25 +3,31 @@ place of the other, and their slots."""
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
+from mx_rec.stock import analysis
+from mx_rec.stock.analysis import plan_variables, table_name
+from mx_rec.stock.convert import saved_places
+from mx_rec.stock.select import convert_graph
+from mx_rec.util import initialize
+from mx_rec.util.stock_tables import StockTables
+
+v1 = tf.compat.v1
 
 
 def pooled(variable, ids):
     """Rows of bags, some of them without ids."""
-    tf = support.tf()
     sparse = tf.sparse.from_dense(tf.where(ids % 3 == 0, tf.zeros_like(ids), ids))
     return tf.tile(tf.nn.safe_embedding_lookup_sparse(variable, sparse, combiner="mean"), [1, 3])
 
 
 def plain(variable, ids):
-    tf = support.tf()
     return tf.reshape(tf.nn.embedding_lookup(variable, ids), [-1, 12])
 
 
 def clipped(pairs):
-    tf = support.tf()
     grads, variables = zip(*pairs)
     return list(zip(tf.clip_by_global_norm(grads, 0.05)[0], variables))
 
@@ -36,14 +42,12 @@ def apply_gradients(optimizer, pairs, is_ordered, **arguments):
     AdamW of TensorFlow decays the rows of a batch in any order with its lookups, which may read rows of before and after.
     """
     waits = [grad.values for grad, _ in pairs] if is_ordered else []
-    with support.tf().control_dependencies(waits):
+    with tf.control_dependencies(waits):
         return optimizer.apply_gradients(pairs, **arguments)
 
 
 def build(optimizer, use_resource, rows_of, clip=None, is_ordered=False):
     def make(ids, labels):
-        tf = support.tf()
-        v1 = tf.compat.v1
         variables = [v1.get_variable(name, [cases.ROWS, cases.DIM], use_resource=use_resource,
                                      initializer=v1.random_uniform_initializer(-0.1, 0.1)) for name in ("w", "v")]
         wide = sum(rows_of(variable, ids) for variable in variables)
@@ -71,31 +75,31 @@ def test_the_lazy_adam_of_contrib_gives_its_numbers_with_its_moments_in_the_rows
 
 
 def adam():
-    return support.tf().compat.v1.train.AdamOptimizer(0.02)
+    return tf.compat.v1.train.AdamOptimizer(0.02)
 
 
 def keras_adam():
-    return support.tf().keras.optimizers.Adam(0.02, decay=0.01)
+    return tf.keras.optimizers.Adam(0.02, decay=0.01)
 
 
 def adamw():
-    return support.tf().contrib.opt.AdamWOptimizer(0.01, 0.02)
+    return tf.contrib.opt.AdamWOptimizer(0.01, 0.02)
 
 
 def nadam():
-    return support.tf().contrib.opt.NadamOptimizer(0.02)
+    return tf.contrib.opt.NadamOptimizer(0.02)
 
 
 def keras_nadam():
-    return support.tf().keras.optimizers.Nadam(0.02)
+    return tf.keras.optimizers.Nadam(0.02)
 
 
 def adamax():
-    return support.tf().contrib.opt.AdaMaxOptimizer(0.02)
+    return tf.contrib.opt.AdaMaxOptimizer(0.02)
 
 
 def keras_adamax():
-    return support.tf().keras.optimizers.Adamax(0.02, decay=0.01)
+    return tf.keras.optimizers.Adamax(0.02, decay=0.01)
 
 
 KINDS = {adam: "adam", keras_adam: "adam", adamw: "adamw", nadam: "nadam", keras_nadam: "scheduled_nadam",
@@ -129,8 +133,6 @@ def test_adam_and_its_like_give_their_numbers_with_their_moments_in_the_rows(mx,
 
 @both
 def test_adam_is_lazy_if_asked(mx, use_resource):
-    from mx_rec.util.stock_tables import StockTables
-
     mx(stock_tables=StockTables(least_rows=1, lazy_adam=True))
     tables = cases.run(build(adam, use_resource, pooled), True)
     assert "as lazy_adam asks" in tables.plans["w"].reason and tables.plans["w"].pieces
@@ -141,12 +143,6 @@ def test_adam_is_lazy_if_asked(mx, use_resource):
 
 def test_parts_that_share_a_table_of_a_checkpoint_leave_adam_to_tensorflow(mx, graph):
     """Each part has its update, and the table would take each of them for a step of all rows."""
-    from mx_rec.stock.analysis import plan_variables, table_name
-    from mx_rec.stock.convert import saved_places
-    from mx_rec.util.stock_tables import StockTables
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     w = v1.get_variable("w", [20, 2], partitioner=v1.fixed_size_partitioner(2))
     v1.train.AdamOptimizer(0.1).minimize(tf.reduce_sum(tf.nn.embedding_lookup(w, tf.constant([1, 15]))))
 
@@ -166,7 +162,6 @@ MANY = 400
 
 def decayed(name, step):
     """An optimizer whose learning rate changes; that of Keras' Nadam cannot."""
-    tf = support.tf()
     schedule = tf.keras.optimizers.schedules.ExponentialDecay(0.005, 50, 0.8)
     rate = tf.compat.v1.train.exponential_decay(0.005, step, 50, 0.8)
     return {
@@ -181,10 +176,6 @@ def decayed(name, step):
 
 def long_run(steps, name, use_resource, converts):
     """Losses of two train ops and rows seen between them: skewed ids, batches without ids, a rate that changes."""
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     with tf.Graph().as_default() as graph:
         v1.set_random_seed(1)
         ids, labels = v1.placeholder(tf.int64, [None]), v1.placeholder(tf.float32, [None])
@@ -208,8 +199,7 @@ def long_run(steps, name, use_resource, converts):
         if converts:
             assert sorted(plan.name for plan in convert_graph(graph, True) if plan.converts) == sorted(names)
         found = []
-        with support.new_session() as sess:
-            sess.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             for number, variable in enumerate(variables):
                 cases.set_variable(sess, variable, cases.start((MANY, 4), number))
             random = np.random.RandomState(2)
@@ -227,9 +217,6 @@ def long_run(steps, name, use_resource, converts):
 @family
 def test_losses_and_rows_are_those_of_tensorflow_over_many_skewed_batches_and_those_of_lazy_adam_are_not(
         mx, case, tmp_path):
-    from mx_rec.util import initialize
-    from mx_rec.util.stock_tables import StockTables
-
     def check():
         np.testing.assert_allclose(long_run(300, *named, True), expected, rtol=1e-5, atol=1e-5)
 
@@ -251,18 +238,13 @@ def test_losses_and_rows_are_those_of_tensorflow_over_many_skewed_batches_and_th
 
 @pytest.mark.parametrize("make", [adam, adamw, keras_nadam])
 def test_a_restore_of_an_earlier_step_gives_the_losses_again_with_all_their_bits(mx, graph, tmp_path, make):
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=".*")
     ids, labels = v1.placeholder(tf.int64, [None, 3]), v1.placeholder(tf.float32, [None])
     loss, train, _ = build(make, True, plain)(ids, labels)
     support.keep_variables()
     assert all(plan.converts for plan in convert_graph(graph, True))
     saver = v1.train.Saver()
-    with support.new_session() as sess:
-        sess.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         losses = []
         for number, (batch, label) in enumerate(cases.batches(40)):
             if number == 15:
@@ -277,11 +259,6 @@ def test_a_restore_of_an_earlier_step_gives_the_losses_again_with_all_their_bits
 @both
 @pytest.mark.parametrize("name", ["AdamOptimizer", "LazyAdamOptimizer"])
 def test_a_moment_that_something_else_reads_keeps_the_variable(mx, graph, name, use_resource):
-    from mx_rec.stock.select import convert_graph
-    from mx_rec.util.stock_tables import StockTables
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=StockTables(least_rows=1, lazy_adam=True))
     w = v1.get_variable("w", [cases.ROWS, 2], use_resource=use_resource)
     optimizer = (v1.train.AdamOptimizer if name == "AdamOptimizer" else tf.contrib.opt.LazyAdamOptimizer)(0.1)
@@ -289,8 +266,7 @@ def test_a_moment_that_something_else_reads_keeps_the_variable(mx, graph, name, 
     norm = tf.norm(optimizer.get_slot(w, "m"))
     plan, = [plan for plan in convert_graph(graph, True) if plan.name == "w"]
     assert not plan.converts and "Adam" in plan.reason, plan.reason
-    with support.new_session() as sess:
-        sess.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         sess.run(train)
         assert sess.run(norm) > 0
 
@@ -299,7 +275,7 @@ def test_adam_with_amsgrad_keeps_its_variables_and_the_log_names_it(mx):
     mx(stock_tables=".*")
 
     def amsgrad():
-        return support.tf().keras.optimizers.Adam(0.02, amsgrad=True)
+        return tf.keras.optimizers.Adam(0.02, amsgrad=True)
 
     plans = cases.expect_equal(build(amsgrad, True, pooled), [])
     assert "amsgrad=True" in plans["w"].reason, plans["w"].reason
@@ -307,10 +283,6 @@ def test_adam_with_amsgrad_keeps_its_variables_and_the_log_names_it(mx):
 
 def write_steps(tmp_path, optimizer, is_converted, steps, restored=None, are_slots=True):
     """Trains from a checkpoint and saves; returns losses and the path."""
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     with tf.Graph().as_default() as graph:
         v1.set_random_seed(1)
         ids, labels = v1.placeholder(tf.int64, [None, 3]), v1.placeholder(tf.float32, [None])
@@ -338,7 +310,7 @@ def test_moments_go_into_tables_from_an_old_checkpoint_and_back(mx, tmp_path, na
     mx(stock_tables=".*")
     losses, path = write_steps(tmp_path, maker, True, slice(10, 25), old)
     np.testing.assert_allclose(losses, expected[:15], rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
-    names = support.tf().train.load_checkpoint(path).get_variable_to_shape_map()
+    names = tf.train.load_checkpoint(path).get_variable_to_shape_map()
     assert not [one for one in names if one.split("/")[0] in "wv" or "/w/" in one or "/v/" in one], names
     with_tables, _ = write_steps(tmp_path / "x", maker, True, slice(25, 40), path)
     np.testing.assert_allclose(with_tables, expected[15:], rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
@@ -347,15 +319,12 @@ def test_moments_go_into_tables_from_an_old_checkpoint_and_back(mx, tmp_path, na
 
 
 def test_the_moments_of_lazy_adam_go_on_in_adam_on_tables_and_on_variables(mx, tmp_path):
-    from mx_rec.util import initialize
-    from mx_rec.util.stock_tables import StockTables
-
     mx(stock_tables=StockTables(least_rows=1, lazy_adam=True))
     _, path = write_steps(tmp_path, adam, True, slice(0, 20))
     initialize.terminate_config_initializer()
     expected, _ = write_steps(tmp_path / "on", adam, False, slice(20, 40), path)
     _, restored = write_steps(tmp_path / "here", adam, False, slice(20, 20), path)
-    moments = support.tf().train.load_checkpoint(restored)
+    moments = tf.train.load_checkpoint(restored)
     assert np.abs(moments.get_tensor("w/Adam")).max() > 0 and (moments.get_tensor("w/Adam_1") > 0).any()
     mx(stock_tables=".*")
     losses, _ = write_steps(tmp_path, adam, True, slice(20, 40), path)
@@ -364,9 +333,6 @@ def test_the_moments_of_lazy_adam_go_on_in_adam_on_tables_and_on_variables(mx, t
 
 @pytest.mark.long
 def test_an_estimator_trains_evaluates_and_goes_on_with_the_adam_of_keras(mx, tmp_path):
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def model_fn(features, labels, mode):
         w = v1.get_variable("w", [cases.ROWS, cases.DIM], use_resource=True, initializer=v1.constant_initializer(0.1))
         loss = tf.reduce_mean(tf.square(tf.reduce_sum(pooled(w, features), 1) - labels))
@@ -399,10 +365,6 @@ def test_an_estimator_trains_evaluates_and_goes_on_with_the_adam_of_keras(mx, tm
 def test_tables_whose_moments_an_older_version_left_in_variables_go_on_after_one_save_without_tables(
         mx, tmp_path, monkeypatch):
     """A table without slots was restored, and its moments started at zeros without a word."""
-    from mx_rec.stock import analysis
-    from mx_rec.util import initialize
-
-    tf = support.tf()
     mx(stock_tables=".*")
     with monkeypatch.context() as patch:
         patch.setattr(analysis, "adam_steps", lambda *arguments: [])
@@ -422,10 +384,6 @@ LARGE = 20000
 
 def large_run(make, tmp_path, steps, saves=(), restored=None, is_converted=True):
     """Losses of some of the same steps over many rows that have moments; the first save is a base, the others deltas."""
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     with tf.Graph().as_default() as graph:
         v1.set_random_seed(1)
         ids = v1.placeholder(tf.int64, [None])
@@ -437,8 +395,7 @@ def large_run(make, tmp_path, steps, saves=(), restored=None, is_converted=True)
         if is_converted:
             assert all(plan.converts for plan in convert_graph(graph, True))
         saver, losses = v1.train.Saver(), []
-        with support.new_session() as sess:
-            sess.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             if restored:
                 saver.restore(sess, restored)
             for number in steps:
@@ -454,9 +411,6 @@ def large_run(make, tmp_path, steps, saves=(), restored=None, is_converted=True)
 @pytest.mark.parametrize("name", ["adam", "nadam"])
 def test_deltas_are_small_and_what_is_restored_goes_on_with_the_losses_of_the_run(mx, tmp_path, name):
     """A delta had all rows that have moments."""
-    from mx_rec.util import initialize
-    from mx_rec.util.stock_tables import StockTables
-
     def size(name):
         return sum(file.stat().st_size for file in (tmp_path / name).rglob("*") if file.is_file())
 
@@ -464,7 +418,7 @@ def test_deltas_are_small_and_what_is_restored_goes_on_with_the_losses_of_the_ru
         mx(stock_tables=tables, is_incremental_checkpoint=True, save_checkpoint_due_time=3600,
            save_delta_checkpoints_secs=3600)
 
-    make = support.tf().compat.v1.train.AdamOptimizer
+    make = tf.compat.v1.train.AdamOptimizer
     if name == "nadam":
         from tensorflow.contrib.opt import NadamOptimizer as make
 
@@ -488,10 +442,6 @@ class Sequences:
     """A model of bags and sequences of two variables whose gradients are clipped one by one, and a session of it."""
 
     def __init__(self, is_converted):
-        from mx_rec.stock.select import convert_graph
-
-        tf = support.tf()
-        v1 = tf.compat.v1
         with tf.Graph().as_default() as graph:
             v1.set_random_seed(1)
             self.ids, self.labels = v1.placeholder(tf.int64, [None, 3]), v1.placeholder(tf.float32, [None])

@@ -4,38 +4,43 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.ops import library
+from mx_rec.state.table_variable import table_config_of
+from mx_rec.stock.convert import converted
+from mx_rec.stock.dense import dense_value
+from mx_rec.stock.select import convert_graph
+from mx_rec.util import initialize
+from mx_rec.util.stock_tables import StockTables
+
+v1 = tf.compat.v1
 
 START = 0.25
 STEPS = 20
 
 
 def admission(mx, access=None, eviction=None, **more):
-    from mx_rec.util.stock_tables import StockTables
-
     mx(stock_tables=StockTables(least_rows=1, access_threshold=access, eviction_threshold=eviction, **more))
 
 
 def again(mx, *arguments, **more):
     """The settings of a new process."""
-    from mx_rec.util import initialize
-
     initialize.terminate_config_initializer()
     admission(mx, *arguments, **more)
 
 
 def pooled(w, ids):
     """(b, dim) of ids (b, 3), where negative ones are none."""
-    tf = support.tf()
     sparse = tf.SparseTensor(tf.where(tf.greater_equal(ids, 0)), tf.boolean_mask(ids, ids >= 0),
                              tf.shape(ids, out_type=tf.int64))
     return tf.nn.safe_embedding_lookup_sparse(w, sparse, combiner="mean")
 
 
 def rows_of(w, ids):
-    tf = support.tf()
     return tf.reduce_sum(tf.nn.embedding_lookup(w, ids), 1)
 
 
@@ -51,10 +56,6 @@ class Model:
     """
 
     def __init__(self, how, optimizer, clips=False, rows=cases.ROWS, start=START, parts=None):
-        from mx_rec.stock.select import convert_graph
-
-        tf = support.tf()
-        v1 = tf.compat.v1
         self.graph = tf.Graph()
         with self.graph.as_default():
             self.ids = v1.placeholder(tf.int64, [None, 3])
@@ -86,9 +87,6 @@ class Model:
 
     def keys(self):
         """The keys that have a row."""
-        from mx_rec.ops import library
-        from mx_rec.stock.convert import converted
-
         with self.graph.as_default():
             return [set(self.sess.run(library().mx_rec_export(one.table.handle, []).keys).tolist())
                     for one in converted(self.graph)]
@@ -149,10 +147,6 @@ def test_a_key_gets_a_row_when_it_has_occurred_often_enough_and_no_filled_bag_co
 
 
 def test_evaluation_and_training_give_a_refused_key_what_a_lookup_of_the_api_gives(mx):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     admission(mx, 3)
     model = Model("rows", "sgd")
     ids = np.array([[1, 2, 2]])
@@ -164,19 +158,13 @@ def test_evaluation_and_training_give_a_refused_key_what_a_lookup_of_the_api_giv
         rows = sparse_lookup(table, asked, is_train=True, modify_graph=True,
                              access_and_evict_config={"access_threshold": 3})
         found = sparse_lookup(table, asked, is_train=False, modify_graph=True)
-        with support.new_session() as sess:
-            sess.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             theirs = [sess.run(rows, {asked: ids}), sess.run(found, {asked: ids})]
     assert not mine[0].any() and not theirs[0].any()
     assert not mine[1].any() and not theirs[1].any()
 
 
 def test_lookups_of_one_variable_count_together_before_one_of_them_decides(mx):
-    from mx_rec.stock.convert import converted
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     admission(mx, 2)
     with tf.Graph().as_default() as graph:
         one, other = v1.placeholder(tf.int64, [None]), v1.placeholder(tf.int64, [None, 1])
@@ -188,8 +176,7 @@ def test_lookups_of_one_variable_count_together_before_one_of_them_decides(mx):
         with tf.control_dependencies([first, second, third]):
             train = v1.train.AdagradOptimizer(0.1).minimize(loss)
         assert all(plan.converts for plan in convert_graph(graph, True)) and len(converted(graph)) == 2
-        with support.new_session() as sess:
-            sess.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             seen = sess.run([first, second, third, train], {one: [3, 4], other: [[3], [5]]})
     # Of the variable u each key occurred once.
     np.testing.assert_array_equal(seen[0], [[START] * 2, [0] * 2])
@@ -198,10 +185,6 @@ def test_lookups_of_one_variable_count_together_before_one_of_them_decides(mx):
 
 
 def test_a_lookup_whose_ids_come_from_another_one_of_the_variable_does_not_wait_in_a_circle(mx):
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     admission(mx, 2)
     for turn in (False, True):
         with tf.Graph().as_default() as graph:
@@ -215,8 +198,7 @@ def test_a_lookup_whose_ids_come_from_another_one_of_the_variable_does_not_wait_
                 train = v1.train.GradientDescentOptimizer(0.0).minimize(loss)
             plan, = convert_graph(graph, True)
             assert plan.converts
-            with support.new_session() as sess:
-                sess.run(v1.global_variables_initializer())
+            with support.started(support.new_session()) as sess:
                 seen = [sess.run([first, second, train], {ids: [7]})[:2] for _ in range(3)]
         # 7 is refused once, and leads to 0; then it is admitted, and leads to 2.
         assert [one[0][0, 0] for one in seen] == [0, 2, 2]
@@ -226,12 +208,6 @@ def test_a_lookup_whose_ids_come_from_another_one_of_the_variable_does_not_wait_
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "momentum"])
 @pytest.mark.parametrize("clips", [False, True])
 def test_an_update_whose_gradient_needs_no_row_waits_for_the_counts(mx, optimizer, clips):
-    from mx_rec.stock.convert import converted
-    from mx_rec.stock.dense import dense_value
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     admission(mx, 2)
     with tf.Graph().as_default() as graph:
         ids = v1.placeholder(tf.int64, [None])
@@ -245,8 +221,7 @@ def test_an_update_whose_gradient_needs_no_row_waits_for_the_counts(mx, optimize
             pairs = [(tf.clip_by_norm(grad, 100.0), variable) for grad, variable in pairs]
         train = made.apply_gradients(pairs)
         assert convert_graph(graph, True)[0].converts
-        with support.new_session() as sess:
-            sess.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             for _ in range(3):
                 sess.run([train, found], {ids: [7, 7]})
             row = dense_value(sess, converted(graph)[0].filling, 20)[7, 0]
@@ -255,8 +230,6 @@ def test_an_update_whose_gradient_needs_no_row_waits_for_the_counts(mx, optimize
 
 def reference(optimizer, clips):
     """The row after three steps of TensorFlow's own variable."""
-    tf = support.tf()
-    v1 = tf.compat.v1
     with tf.Graph().as_default():
         support.keep_variables()
         w = v1.get_variable("w", [20, 1], initializer=v1.constant_initializer(2.0))
@@ -273,10 +246,6 @@ def reference(optimizer, clips):
 
 
 def test_steps_of_other_placeholders_need_no_feed_of_each_other(mx):
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     admission(mx, 2)
     with tf.Graph().as_default() as graph:
         ids = [v1.placeholder(tf.int64, [None]) for _ in range(2)]
@@ -285,8 +254,7 @@ def test_steps_of_other_placeholders_need_no_feed_of_each_other(mx):
         made = v1.train.GradientDescentOptimizer(0.1)
         train = [made.minimize(tf.reduce_sum(tf.square(one))) for one in found]
         assert convert_graph(graph, True)[0].converts
-        with support.new_session() as sess:
-            sess.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             seen = [sess.run([found[at], train[at]], {ids[at]: [7]})[0][0, 0] for at in (0, 1, 0)]
     assert seen[0] == 0 and seen[1] in (2.0, np.float32(1.6)) and seen[2] < 2
 
@@ -296,10 +264,6 @@ def test_steps_of_other_placeholders_need_no_feed_of_each_other(mx):
 @pytest.mark.parametrize("clips", [False, True])
 def test_a_run_of_one_train_op_counts_its_own_lookups_and_runs_no_other(mx, optimizer, resource, clips):
     """Of two train ops on the same placeholder each run counted the ids of both: a key had its row in half of the steps."""
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     admission(mx, 4)
     with tf.Graph().as_default() as graph:
         ids = v1.placeholder(tf.int64, [None])
@@ -314,8 +278,7 @@ def test_a_run_of_one_train_op_counts_its_own_lookups_and_runs_no_other(mx, opti
                 pairs = [(tf.clip_by_norm(grad, 100.0), variable) for grad, variable in pairs]
             train.append(made.apply_gradients(pairs))
         assert convert_graph(graph, True)[0].converts
-        with support.new_session() as sess:
-            sess.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             seen = []
             for at in (0, 1, 0, 0, 1):
                 seen.append(sess.run([found[at], train[at]], {ids: [7]})[0][0, 0])
@@ -346,7 +309,6 @@ def test_counts_stand_in_checkpoints_and_go_on_after_a_restore(mx, tmp_path):
 @pytest.mark.parametrize("saved, now", [((3,), ()), ((3,), (0,)), ((1, 5), (1, 5))])
 def test_a_session_that_sets_another_admission_than_the_checkpoint_has_does_not_go_on(mx, tmp_path, saved, now):
     """Every key got a row then, or was old at once, where the training that saved it gave none."""
-    tf = support.tf()
     admission(mx, *saved, eviction_unit="steps")
     model = Model("rows", "adagrad")
     model.step(np.array([[1, 2, 2]]))
@@ -366,10 +328,6 @@ def test_a_session_that_sets_another_admission_than_the_checkpoint_has_does_not_
 
 
 def test_a_session_that_evaluates_without_the_admission_of_the_checkpoint_is_warned(mx, tmp_path, caplog):
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     admission(mx, 3)
     model = Model("rows", "adagrad")
     model.step(np.array([[1, 2, 2]]))
@@ -386,9 +344,6 @@ def test_a_session_that_evaluates_without_the_admission_of_the_checkpoint_is_war
 
 
 def test_keys_without_rows_are_counted_in_a_sketch(mx, tmp_path):
-    from mx_rec.state.table_variable import table_config_of
-    from mx_rec.stock.convert import converted
-
     def run():
         model = Model("rows", "adagrad")
         seen = [model.step(ids) for ids in batches("rows")]
@@ -430,8 +385,6 @@ def test_rows_of_a_checkpoint_without_counts_are_admitted(mx, tmp_path, has_trai
 
 @pytest.mark.parametrize("has_trained", [False, True])
 def test_rows_of_a_variable_of_a_checkpoint_are_admitted(mx, tmp_path, has_trained):
-    tf = support.tf()
-    v1 = tf.compat.v1
     with tf.Graph().as_default():
         v1.train.get_or_create_global_step()
         v1.get_variable("w", [cases.ROWS, 2], initializer=v1.constant_initializer(0.5))
@@ -464,12 +417,6 @@ def test_each_part_of_a_partitioned_variable_counts_its_own_keys(mx):
 @pytest.mark.parametrize("combiner", ["mean", "sum"])
 @pytest.mark.parametrize("optimizer", ["adagrad", "momentum"])
 def test_parts_count_all_occurrences_of_sparse_ids_and_no_filled_bag(mx, strategy, combiner, optimizer):
-    from mx_rec.stock.convert import converted
-    from mx_rec.stock.dense import dense_value
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     threshold, rows = 5, 31
     admission(mx, threshold)
     with tf.Graph().as_default() as graph:
@@ -490,8 +437,7 @@ def test_parts_count_all_occurrences_of_sparse_ids_and_no_filled_bag(mx, strateg
             ours = range(part, rows, 3) if strategy == "mod" else range(sum(sizes[:part]), sum(sizes[:part + 1]))
             keys[part] = list(ours)
         counts = Counter()
-        with support.new_session() as sess:
-            sess.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             for batch in batches("bags"):
                 batch = np.where(batch >= 0, batch % rows, batch)
                 counts.update(batch[batch >= 0].tolist())
@@ -505,11 +451,6 @@ def test_parts_count_all_occurrences_of_sparse_ids_and_no_filled_bag(mx, strateg
 
 
 def test_the_first_expression_that_matches_gives_a_variable_its_threshold(mx):
-    from mx_rec.stock.convert import converted
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     admission(mx, {"deep/x": 7, "deep/": 3, "none": 9}, {"deep/x": 40})
     with tf.Graph().as_default() as graph:
         ids = v1.placeholder(tf.int64, [None])
@@ -529,17 +470,11 @@ def test_the_first_expression_that_matches_gives_a_variable_its_threshold(mx):
     (dict(evict_step_interval=0), "evict_step_interval"), (dict(evict_time_interval=-1), "evict_time_interval"),
     (dict(access_threshold=1, eviction_threshold=5, evict_time_interval=None), "evict_step_interval")])
 def test_settings_that_are_none_are_refused_by_init(mx, settings, words):
-    from mx_rec.util.stock_tables import StockTables
-
     with pytest.raises(ValueError, match=words):
         mx(stock_tables=StockTables(**settings))
 
 
 def test_an_eviction_threshold_without_access_threshold_names_the_variable_before_anything_changes(mx):
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     admission(mx, {"u": 3}, 5)
     with tf.Graph().as_default() as graph:
         w = v1.get_variable("w", [20, 2])

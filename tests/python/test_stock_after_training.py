@@ -4,18 +4,22 @@ import glob
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
 import test_stock_admission as admissions
 import test_stock_unlimited_estimators as unlimited
+from mx_rec.core.feature_process import evict
+from mx_rec.stock.select import convert_graph
+from mx_rec.util.stock_tables import StockTables
+
+v1 = tf.compat.v1
 
 
 @pytest.mark.parametrize("access", [None, 3])
 @pytest.mark.parametrize("how, optimizer, clips", [("bags", "adagrad", False), ("rows", "momentum", True)])
 def test_an_imported_meta_graph_trains_on_where_the_checkpoint_ends(mx, tmp_path, access, how, optimizer, clips):
-    tf = support.tf()
-    v1 = tf.compat.v1
     admissions.admission(mx, access, None if access is None else 4, eviction_unit="steps")
     model = admissions.Model(how, optimizer, clips)
     batches = list(admissions.batches(how))
@@ -32,8 +36,6 @@ def test_an_imported_meta_graph_trains_on_where_the_checkpoint_ends(mx, tmp_path
             got = [sess.run([seen, names[4]], {ids: batch})[0] for batch in batches[8:]]
             got.append(sess.run(found, {asked: np.arange(cases.ROWS)}))
             if access is not None:
-                from mx_rec.core.feature_process import evict
-
                 evicted = evict()["w"]
     np.testing.assert_array_equal(np.concatenate(got), np.concatenate(expected))
     if access is not None:
@@ -43,7 +45,6 @@ def test_an_imported_meta_graph_trains_on_where_the_checkpoint_ends(mx, tmp_path
 
 def unordered(ids, count):
     """SparseTensor of ids (n, 3) whose entries stand in the order of a permutation."""
-    tf = support.tf()
     order = tf.constant(np.random.RandomState(3).permutation(count), tf.int64)
     sparse = tf.sparse.from_dense(ids + 1)
     return tf.SparseTensor(tf.gather(sparse.indices, order), tf.gather(sparse.values - 1, order), sparse.dense_shape)
@@ -52,9 +53,6 @@ def unordered(ids, count):
 @pytest.mark.parametrize("how", ["safe", "sparse"])
 @pytest.mark.parametrize("optimizer", ["adagrad", "ftrl"])
 def test_sparse_ids_in_any_order_give_the_numbers_of_the_variable_or_its_error(mx, how, optimizer):
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def build(ids, labels):
         w = v1.get_variable("w", [cases.ROWS, cases.DIM], initializer=v1.random_uniform_initializer(-0.1, 0.1))
         sparse = unordered(ids, 3 * cases.BATCH)
@@ -75,14 +73,12 @@ def test_sparse_ids_in_any_order_give_the_numbers_of_the_variable_or_its_error(m
 
 
 def receiver():
-    tf = support.tf()
     return tf.estimator.export.build_raw_serving_input_receiver_fn(
         {"hash": tf.compat.v1.placeholder(tf.string, [None], "hash")})
 
 
 def loaded(directory, strings):
     """Logits of an exported model, and the types of its ops."""
-    tf = support.tf()
     with tf.Graph().as_default() as graph, support.new_session() as sess:
         signature = tf.compat.v1.saved_model.load(sess, ["serve"], directory).signature_def["predict"]
         return sess.run(signature.outputs["logits"].name, {signature.inputs["hash"].name: strings}), \
@@ -90,8 +86,6 @@ def loaded(directory, strings):
 
 
 def settings(mx, access):
-    from mx_rec.util.stock_tables import StockTables
-
     mx(stock_tables=StockTables(least_rows=1, unlimited_ids=True, access_threshold=access))
 
 
@@ -101,7 +95,6 @@ def settings(mx, access):
 def test_a_best_exporter_and_plain_exports_have_the_ids_without_limits(mx, tmp_path, access, is_plain):
     import mx_rec.saver
 
-    tf = support.tf()
     settings(mx, access)
     made = unlimited.linear(tmp_path / "model", unlimited.SMALL, save_checkpoints_steps=5)
     best = tf.estimator.BestExporter(serving_input_receiver_fn=receiver())
@@ -129,7 +122,6 @@ def test_a_best_exporter_and_plain_exports_have_the_ids_without_limits(mx, tmp_p
 def test_early_stopping_reads_the_evaluations_of_ids_without_limits_and_admission(mx, tmp_path, name):
     import os
 
-    tf = support.tf()
     settings(mx, 2)
     made = unlimited.linear(tmp_path / "model", unlimited.SMALL, save_checkpoints_steps=4)
     os.makedirs(made.eval_dir())
@@ -152,7 +144,6 @@ def test_early_stopping_reads_the_evaluations_of_ids_without_limits_and_admissio
 
 
 def test_a_plain_export_of_rows_that_start_at_random_says_what_to_do(mx, tmp_path):
-    tf = support.tf()
     settings(mx, None)
     column = tf.feature_column.categorical_column_with_hash_bucket("hash", unlimited.SMALL)
     made = tf.estimator.DNNClassifier([4], [tf.feature_column.embedding_column(column, 3)], str(tmp_path / "model"))
@@ -163,10 +154,7 @@ def test_a_plain_export_of_rows_that_start_at_random_says_what_to_do(mx, tmp_pat
 
 def test_a_plain_export_refuses_the_ids_that_the_table_refuses(mx, tmp_path):
     import mx_rec.saver
-    from mx_rec.stock.select import convert_graph
 
-    tf = support.tf()
-    v1 = tf.compat.v1
     admissions.admission(mx, 2)
     with tf.Graph().as_default() as graph:
         ids = v1.placeholder(tf.int64, [None])
@@ -175,8 +163,7 @@ def test_a_plain_export_refuses_the_ids_that_the_table_refuses(mx, tmp_path):
         asked = v1.placeholder(tf.int32, [None])
         found = tf.gather(w, asked)
         assert convert_graph(graph, True)[0].converts
-        with support.new_session() as sess:
-            sess.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             sess.run(train, {ids: [3, 3, 4]})
             expected = sess.run(found, {asked: [3, 4, 19]})
             path = mx_rec.saver.export_plain(sess, str(tmp_path / "export"), {"ids": asked}, {"rows": found})

@@ -2,9 +2,14 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
+from mx_rec.stock.select import convert_graph
+from mx_rec.util.stock_tables import StockTables
+
+v1 = tf.compat.v1
 
 SHAPE = (cases.ROWS, cases.DIM)
 STEPS = 12
@@ -16,7 +21,7 @@ def array(seed=3):
 
 
 def get(use_resource, **arguments):
-    return support.tf().compat.v1.get_variable("w", use_resource=use_resource, **arguments)
+    return tf.compat.v1.get_variable("w", use_resource=use_resource, **arguments)
 
 
 class Started:
@@ -35,38 +40,34 @@ class Started:
 
 
 def constant_initializer(use_resource):
-    return Started(get(use_resource, shape=SHAPE, initializer=support.tf().compat.v1.constant_initializer(array())))
+    return Started(get(use_resource, shape=SHAPE, initializer=tf.compat.v1.constant_initializer(array())))
 
 
 def constant(use_resource):
-    return Started(get(use_resource, initializer=support.tf().constant(array())))
+    return Started(get(use_resource, initializer=tf.constant(array())))
 
 
 def of_a_variable(use_resource):
-    return Started(support.tf().compat.v1.Variable(array(), name="w", use_resource=use_resource))
+    return Started(tf.compat.v1.Variable(array(), name="w", use_resource=use_resource))
 
 
 def of_a_function(use_resource):
-    v1 = support.tf().compat.v1
     return Started(get(use_resource, shape=SHAPE, initializer=lambda shape, **_: v1.reshape(
         v1.py_func(array, [], v1.float32), shape)))
 
 
 def fed_initializer(use_resource):
-    v1 = support.tf().compat.v1
     fed = v1.placeholder(v1.float32, SHAPE)
     return Started(get(use_resource, initializer=fed), {fed: array()})
 
 
 def assigned(use_resource):
-    v1 = support.tf().compat.v1
     made = get(use_resource, shape=SHAPE, initializer=v1.zeros_initializer())
     fed = v1.placeholder(v1.float32, SHAPE)
     return Started(made, sets=(made.assign(fed), {fed: array()}))
 
 
 def assigned_over_an_array(use_resource):
-    v1 = support.tf().compat.v1
     made = get(use_resource, shape=SHAPE, initializer=v1.constant_initializer(array(5)))
     return Started(made, sets=(v1.group(made.assign(array())), {}))
 
@@ -75,13 +76,11 @@ STARTS = (constant_initializer, constant, of_a_variable, of_a_function, fed_init
 
 
 def optimizers():
-    return dict(cases.optimizers(), adam=lambda: support.tf().compat.v1.train.AdamOptimizer(0.02))
+    return dict(cases.optimizers(), adam=lambda: tf.compat.v1.train.AdamOptimizer(0.02))
 
 
 def graph_of(start, use_resource, optimizer):
     """A model in the default graph: its start, placeholders, loss and training op."""
-    tf = support.tf()
-    v1 = tf.compat.v1
     ids, labels = v1.placeholder(tf.int64, [None, 3]), v1.placeholder(tf.float32, [None])
     started = start(use_resource)
     rows = tf.reduce_sum(tf.nn.embedding_lookup(started.variable, ids), 1)
@@ -91,22 +90,17 @@ def graph_of(start, use_resource, optimizer):
 
 
 def initialize(session, started):
-    v1 = support.tf().compat.v1
     session.run(v1.global_variables_initializer(), started.feeds)
     if started.sets:
         session.run(started.sets[0], started.sets[1])
 
 
 def plan_of(graph):
-    from mx_rec.stock.select import convert_graph
-
     return next(plan for plan in convert_graph(graph, True) if plan.name == "w")
 
 
 def numbers(start, use_resource, optimizer, is_converted, checkpoint=None, restores=False):
     """The rows at the start, the losses, and the rows at the end."""
-    tf = support.tf()
-    v1 = tf.compat.v1
     with tf.Graph().as_default() as graph:
         started, ids, labels, loss, train = graph_of(start, use_resource, optimizer)
         if is_converted:
@@ -152,13 +146,11 @@ def test_such_tables_go_on_as_variables_and_back(mx, start, tmp_path):
 
 
 def test_a_value_of_its_own_distribution_is_drawn_by_tensorflow(mx, graph):
-    v1 = support.tf().compat.v1
     mx(stock_tables=".*")
     w = get(True, shape=SHAPE, initializer=v1.orthogonal_initializer())
     v1.train.AdagradOptimizer(0.1).minimize(v1.reduce_sum(v1.gather(w, [1])))
     assert plan_of(graph).converts
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         rows = session.run(w)
     np.testing.assert_allclose(rows.T.dot(rows), np.eye(cases.DIM), atol=1e-5)
 
@@ -166,8 +158,6 @@ def test_a_value_of_its_own_distribution_is_drawn_by_tensorflow(mx, graph):
 @both
 def test_a_variable_that_is_not_initialized_says_so_until_it_is(mx, graph, use_resource):
     """Keras and MonitoredSession run the initializers of variables that say so."""
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=".*")
     started, ids, labels, loss, train = graph_of(constant, use_resource, "adagrad")
     missing = v1.report_uninitialized_variables([started.variable])
@@ -182,8 +172,6 @@ def test_a_variable_that_is_not_initialized_says_so_until_it_is(mx, graph, use_r
 
 @pytest.mark.parametrize("how", ["monitored", "hook"])
 def test_a_monitored_session_starts_it(mx, graph, how, tmp_path):
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=".*")
 
     class Sets(tf.estimator.SessionRunHook):
@@ -213,10 +201,6 @@ def test_a_monitored_session_starts_it(mx, graph, how, tmp_path):
 
 @pytest.mark.parametrize("setting, part", [("access_threshold", "access_threshold"), ("parts", "row by row")])
 def test_what_has_no_rows_to_start_with_keeps_the_variable(mx, graph, setting, part):
-    from mx_rec.util.stock_tables import StockTables
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=StockTables(least_rows=1, **({"access_threshold": 2} if setting == "access_threshold" else {})))
     with v1.device(v1.train.replica_device_setter(ps_tasks=1, worker_device="/job:worker/task:0")
                    if setting == "parts" else None):
@@ -227,9 +211,6 @@ def test_what_has_no_rows_to_start_with_keeps_the_variable(mx, graph, setting, p
 
 
 def test_ids_of_a_variable_that_starts_with_an_array_keep_their_limits(mx, graph):
-    from mx_rec.util.stock_tables import StockTables
-
-    v1 = support.tf().compat.v1
     mx(stock_tables=StockTables(least_rows=1, unlimited_ids=True))
     w = constant(False).variable
     ids = v1.strings.to_hash_bucket_fast(v1.constant(["a", "b"]), cases.ROWS)
@@ -240,8 +221,6 @@ def test_ids_of_a_variable_that_starts_with_an_array_keep_their_limits(mx, graph
 
 @pytest.mark.parametrize("start", [constant, assigned], ids=lambda one: one.__name__)
 def test_rows_on_disk_start_with_an_array(mx, start, tmp_path):
-    from mx_rec.util.stock_tables import StockTables
-
     mx(stock_tables=StockTables(least_rows=1, memory_rows=50, ssd_data_path=[str(tmp_path)]))
     stock, tables = [numbers(start, True, "adagrad", is_converted) for is_converted in (False, True)]
     for one, other in zip(tables, stock):
@@ -250,8 +229,6 @@ def test_rows_on_disk_start_with_an_array(mx, start, tmp_path):
 
 @pytest.mark.long
 def test_an_estimator_trains_evaluates_and_goes_on_from_an_array(mx, tmp_path):
-    tf = support.tf()
-    v1 = tf.compat.v1
     ids, labels = [np.concatenate(parts) for parts in zip(*cases.batches(4))]
 
     def input_fn():

@@ -2,28 +2,34 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
+from mx_rec.stock.convert import converted
+from mx_rec.stock.select import convert_graph
+from mx_rec.util.stock_tables import StockTables
+
+v1 = tf.compat.v1
 
 both = pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 STEPS = 16
 
 
 def is_odd(ids):
-    return support.tf().equal(support.tf().reduce_sum(ids) % 2, 1)
+    return tf.equal(tf.reduce_sum(ids) % 2, 1)
 
 
 def total(w, ids):
-    return support.tf().reduce_sum(support.tf().nn.embedding_lookup(w, ids), 1)
+    return tf.reduce_sum(tf.nn.embedding_lookup(w, ids), 1)
 
 
 def zeros(ids):
-    return support.tf().zeros([support.tf().shape(ids)[0], cases.DIM])
+    return tf.zeros([tf.shape(ids)[0], cases.DIM])
 
 
 def cond(*arguments):
-    return support.tf().compat.v1.cond(*arguments)
+    return tf.compat.v1.cond(*arguments)
 
 
 def one_branch(w, ids):
@@ -52,15 +58,12 @@ def nested(w, ids):
 
 
 def of_cases(w, ids):
-    tf = support.tf()
     rest = tf.reduce_sum(ids) % 3
     return tf.case([(tf.equal(rest, 0), lambda: total(w, ids)), (tf.equal(rest, 1), lambda: total(w, ids[:, 1:]))],
                    default=lambda: zeros(ids), exclusive=True)
 
 
 def pooled(w, ids):
-    tf = support.tf()
-
     def bags():
         sparse = tf.sparse.from_dense(tf.where(ids % 4 == 0, tf.zeros_like(ids), ids))
         return tf.nn.safe_embedding_lookup_sparse(w, sparse, combiner="mean")
@@ -70,13 +73,11 @@ def pooled(w, ids):
 
 def shown_alone(w, ids):
     """Rows in a branch that nothing trains beside rows that are trained."""
-    return total(w, ids) * cond(is_odd(ids), lambda: support.tf().stop_gradient(total(w, ids[:, :1])), lambda: zeros(ids) + 1.0)
+    return total(w, ids) * cond(is_odd(ids), lambda: tf.stop_gradient(total(w, ids[:, :1])), lambda: zeros(ids) + 1.0)
 
 
 def partitioned(w, ids):
     """Parts of one variable, which are made where it is looked up."""
-    tf = support.tf()
-    v1 = tf.compat.v1
     parts = v1.get_variable("p", [cases.ROWS, cases.DIM], partitioner=v1.fixed_size_partitioner(2),
                             initializer=v1.zeros_initializer(), use_resource=w.op.type == "VarHandleOp")
     return total(w, ids) + cond(is_odd(ids), lambda: total(parts, ids), lambda: zeros(ids))
@@ -86,13 +87,11 @@ MODELS = (one_branch, both_branches, twice_in_a_branch, and_outside, two_conditi
 
 
 def adam():
-    return support.tf().compat.v1.train.AdamOptimizer(0.02)
+    return tf.compat.v1.train.AdamOptimizer(0.02)
 
 
 def build(rows_of, optimizer, use_resource, clip=False):
     def make(ids, labels):
-        tf = support.tf()
-        v1 = tf.compat.v1
         # The second one is looked up outside of branches alone.
         w, v = [v1.get_variable(name, [cases.ROWS, cases.DIM], use_resource=use_resource,
                                 initializer=v1.random_uniform_initializer(-0.1, 0.1)) for name in ("w", "v")]
@@ -110,7 +109,7 @@ def build(rows_of, optimizer, use_resource, clip=False):
 @both
 @pytest.mark.parametrize("rows_of", MODELS, ids=lambda one: one.__name__)
 def test_rows_of_branches_have_the_numbers_of_the_variable(mx, rows_of, use_resource):
-    if rows_of is pooled and not use_resource and not support.tf().__version__.startswith("1."):
+    if rows_of is pooled and not use_resource and not tf.__version__.startswith("1."):
         pytest.skip("TensorFlow 2.x pools reference variables by ops that read them as a whole")
     mx(stock_tables=".*")
     cases.expect_equal(build(rows_of, cases.optimizers()["adagrad"], use_resource), ["v", "w"], STEPS)
@@ -143,13 +142,10 @@ def test_optimizers_that_move_rows_by_gradients_of_zeros_keep_the_variable(mx, n
 
 def converted_to(graph, trains=True):
     """The plan of the variable w."""
-    from mx_rec.stock.select import convert_graph
-
     return next(plan for plan in convert_graph(graph, trains) if plan.name == "w")
 
 
 def variable(use_resource):
-    v1 = support.tf().compat.v1
     return v1.get_variable("w", [cases.ROWS, cases.DIM], use_resource=use_resource,
                            initializer=v1.random_uniform_initializer(-0.1, 0.1))
 
@@ -157,10 +153,6 @@ def variable(use_resource):
 @both
 def test_rows_are_those_that_branches_looked_up(mx, graph, use_resource):
     """No row is made for the zeros of a branch that is not taken, whatever comes before and after it."""
-    from mx_rec.stock.convert import converted
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=".*")
     ids, taken = v1.placeholder(tf.int64, [None, 3]), v1.placeholder(tf.bool, [])
     w = variable(use_resource)
@@ -168,8 +160,7 @@ def test_rows_are_those_that_branches_looked_up(mx, graph, use_resource):
     train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.square(rows - 1.0)))
     assert converted_to(graph).converts
     table = converted(graph)[0].table
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         sizes = []
         for is_taken, batch in ((False, [[1, 2, 3]]), (True, [[4, 5, 4]]), (False, [[7, 8, 9]]), (True, np.zeros([0, 3])),
                                 (True, [[5, 6, 6]])):
@@ -187,23 +178,18 @@ def test_rows_are_those_that_branches_looked_up(mx, graph, use_resource):
 
 @both
 def test_a_graph_that_evaluates_finds_rows_in_its_branches(mx, graph, use_resource):
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=".*")
     taken = v1.placeholder(tf.bool, [])
     w = v1.get_variable("w", [cases.ROWS, cases.DIM], use_resource=use_resource, initializer=v1.ones_initializer())
     rows = v1.cond(taken, lambda: tf.nn.embedding_lookup(w, [3]), lambda: 2.0 * tf.nn.embedding_lookup(w, [3, 4]))
     assert converted_to(graph, False).converts
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         assert session.run(rows, {taken: True}).tolist() == [[1.0] * cases.DIM]
         assert session.run(rows, {taken: False}).tolist() == [[2.0] * cases.DIM] * 2
 
 
 @both
 def test_a_checkpoint_of_branches_goes_on_as_variables_and_back(mx, tmp_path, use_resource):
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=".*")
     paths = {form: str(tmp_path / form) for form in ("stock", "tables")}
 
@@ -216,8 +202,7 @@ def test_a_checkpoint_of_branches_goes_on_as_variables_and_back(mx, tmp_path, us
             if form == "tables":
                 assert converted_to(graph).converts
             saver = v1.train.Saver()
-            with support.new_session() as session:
-                session.run(v1.global_variables_initializer())
+            with support.started(support.new_session()) as session:
                 if restored:
                     saver.restore(session, paths[restored])
                 losses = [session.run([loss, train], {ids: one, labels: other})[0] for one, other in cases.batches(6)]
@@ -276,10 +261,6 @@ def loops_over_branches(v1, w, loss):
                                    penalizes_it_in_a_branch, updates_in_a_branch, loops_over_branches],
                          ids=lambda one: one.__name__)
 def test_what_needs_the_zeros_of_all_rows_keeps_the_variable(mx, graph, train, use_resource):
-    from mx_rec.util.stock_tables import StockTables
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=StockTables(least_rows=1, l2="rows of the batch"))
     w = variable(use_resource)
     ids = tf.constant([[1, 2, 3]], tf.int64)
@@ -288,16 +269,12 @@ def test_what_needs_the_zeros_of_all_rows_keeps_the_variable(mx, graph, train, u
     plan = converted_to(graph)
     assert not plan.converts and support.re.search("branch|loop|dense|as a whole", plan.reason), plan.reason
     assert graph.as_graph_def() == before
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         session.run(done)
 
 
 @pytest.mark.parametrize("setting", ["access_threshold", "servers"])
 def test_counts_and_servers_keep_the_variable(mx, graph, setting):
-    from mx_rec.util.stock_tables import StockTables
-
-    v1 = support.tf().compat.v1
     mx(stock_tables=StockTables(least_rows=1, **({"access_threshold": 2} if setting == "access_threshold" else {})))
     device = v1.train.replica_device_setter(ps_tasks=1, worker_device="/job:worker/task:0") if setting == "servers" else None
     with v1.device(device):
@@ -309,9 +286,6 @@ def test_counts_and_servers_keep_the_variable(mx, graph, setting):
 
 def test_a_summary_that_reads_all_rows_in_a_branch_keeps_no_table_from_counting(mx, graph):
     """tf.nn.zero_fraction, which the linear part of canned Estimators shows, has such a branch."""
-    from mx_rec.util.stock_tables import StockTables
-
-    v1 = support.tf().compat.v1
     mx(stock_tables=StockTables(least_rows=1, access_threshold=2))
     w = variable(True)
     v1.summary.scalar("zeros", v1.nn.zero_fraction(w))
@@ -320,8 +294,6 @@ def test_a_summary_that_reads_all_rows_in_a_branch_keeps_no_table_from_counting(
 
 
 def test_branches_of_control_flow_v2_keep_the_variable(mx, graph):
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=".*")
     was_on = v1.control_flow_v2_enabled()
     v1.enable_control_flow_v2()
@@ -334,6 +306,5 @@ def test_branches_of_control_flow_v2_keep_the_variable(mx, graph):
             v1.disable_control_flow_v2()
     plan = converted_to(graph)
     assert not plan.converts and support.re.search(r"branch or loop, by .*\(If\)", plan.reason), plan
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         session.run(train, {ids: [[1, 2, 3]]})

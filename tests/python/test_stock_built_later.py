@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
+from mx_rec.stock.select import convert_graph
+from mx_rec.util.stock_tables import StockTables
 
 KINDS = pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 IDS = np.array([3, 3, 7, 0])
@@ -15,7 +18,7 @@ START = cases.start()
 def v1(mx, graph):
     """tf.compat.v1, with mx_rec."""
     mx(stock_tables=".*")
-    return support.tf().compat.v1
+    return tf.compat.v1
 
 
 class Model:
@@ -28,7 +31,6 @@ class Model:
     """
 
     def __init__(self, v1, use_resource, tables, steps=2, begin=None, **kwargs):
-        tf = support.tf()
         self.graph = tf.Graph()
         with self.graph.as_default():
             v1.set_random_seed(1)
@@ -42,8 +44,6 @@ class Model:
             init = v1.global_variables_initializer()
             support.keep_variables()
             if tables:
-                from mx_rec.stock.select import convert_graph
-
                 assert [plan.name for plan in convert_graph(self.graph, True) if plan.converts] == ["w"]
             self.extra = begin(self) if begin else None
             if kwargs.get("finalize"):
@@ -145,7 +145,7 @@ READS = {
     "is_initialized": lambda v1, m: v1.is_variable_initialized(m.w),
     "none_missing": lambda v1, m: v1.report_uninitialized_variables([m.w, m.slot]),
     # TensorFlow 2.x has no method for resource variables.
-    "initialized_value": lambda v1, m: m.w.initialized_value() if support.tf().__version__.startswith("1.") else m.w,
+    "initialized_value": lambda v1, m: m.w.initialized_value() if tf.__version__.startswith("1.") else m.w,
     "in_cond": lambda v1, m: v1.cond(v1.constant(True), lambda: v1.gather(m.w, SOME), lambda: v1.gather(m.w, SOME + 0)),
     "read_in_cond": lambda v1, m: v1.cond(v1.constant(False), lambda: 1.0 * m.w, lambda: 2.0 * m.w.read_value()),
     "in_loop": lambda v1, m: v1.while_loop(lambda i, t: i < 3, lambda i, t: [
@@ -233,7 +233,6 @@ def test_a_value_in_the_place_of_a_variable_is_refused(v1, use_resource):
 
 @KINDS
 def test_rows_that_a_hook_loads_in_begin_are_those_of_the_training(v1, use_resource):
-    tf = support.tf()
     losses = []
     for tables in (False, True):
         with tf.Graph().as_default() as graph:
@@ -252,8 +251,6 @@ def test_rows_that_a_hook_loads_in_begin_are_those_of_the_training(v1, use_resou
 
             support.keep_variables()
             if tables:
-                from mx_rec.stock.select import convert_graph
-
                 assert convert_graph(graph, True)[0].converts
             with v1.train.MonitoredSession(hooks=[Load()]) as sess:
                 losses.append([sess.run([loss, train])[0] for _ in range(3)])
@@ -276,7 +273,6 @@ REFUSED = {
 
 @KINDS
 def test_what_a_table_cannot_do_is_an_error_that_names_it_and_the_training_goes_on(v1, use_resource):
-    tf = support.tf()
     model = Model(v1, use_resource, True)
     with model.graph.as_default():
         for name, make in REFUSED.items():
@@ -309,8 +305,6 @@ def test_a_gradient_descent_that_is_built_later_trains_the_table(v1, use_resourc
 @pytest.mark.parametrize("name", ["pretrained/rows", "w2"])
 def test_a_saver_under_another_name_has_the_variable(v1, use_resource, name, tmp_path):
     """It saved the table under its own name, and nothing under the one that was asked for."""
-    tf = support.tf()
-
     def run(model):
         saver = v1.train.Saver({name: model.w, name + "/slot": model.slot})
         before = model.rows()
@@ -329,10 +323,9 @@ def test_a_saver_under_another_name_has_the_variable(v1, use_resource, name, tmp
 @KINDS
 def test_rows_that_are_set_count_as_admitted(mx, use_resource):
     """Keys without a row are zeros until they are admitted; what is set is there at once, and training goes on from it."""
+    v1 = tf.compat.v1
     import test_stock_admission as admissions
 
-    tf = support.tf()
-    v1 = tf.compat.v1
     admissions.admission(mx, 3)
     seen = []
     for how in ("set_at_once", "set_later"):
@@ -341,11 +334,8 @@ def test_rows_that_are_set_count_as_admitted(mx, use_resource):
             ids = v1.placeholder(tf.int64, [None])
             loss = tf.reduce_sum(tf.square(tf.gather(w, ids) - 1.0))
             train = v1.train.AdagradOptimizer(0.1).minimize(loss)
-            from mx_rec.stock.select import convert_graph
-
             assert convert_graph(graph, True)[0].converts
-            with support.new_session() as sess:
-                sess.run(v1.global_variables_initializer())
+            with support.started(support.new_session()) as sess:
                 sess.run(train, {ids: IDS})
                 assert not sess.run(w).any()
                 sess.run(v1.scatter_add(w, [4, 4, 50], NEW[:3]))
@@ -372,10 +362,6 @@ def of_hash(v1, w, ids):
 @pytest.mark.parametrize("look_up", [of_hash, lambda v1, w, ids: v1.gather(w, ids)], ids=["hash", "identity"])
 def test_ids_without_limits_are_no_rows_of_the_variable_unless_they_are_its_own(mx, graph, look_up):
     """A gather by buckets would have found the rows of other ids."""
-    from mx_rec.stock.select import convert_graph
-    from mx_rec.util.stock_tables import StockTables
-
-    tf = support.tf()
     v1 = tf.compat.v1
     mx(stock_tables=StockTables(least_rows=1, unlimited_ids=True))
     w = v1.get_variable("w", START.shape, initializer=v1.constant_initializer(0.25))
@@ -384,8 +370,7 @@ def test_ids_without_limits_are_no_rows_of_the_variable_unless_they_are_its_own(
     plan = convert_graph(graph, True)[0]
     assert plan.ids.is_lifted and plan.ids.keeps_rows == (look_up is not of_hash)
     later = [tf.gather(w, [1, 2]), v1.scatter_update(w, [1, 2], NEW[:2]), w.assign(NEW)]
-    with support.new_session() as sess:
-        sess.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         sess.run(train, {ids: [3, 3, 7]})
         assert (sess.run(w) < 0.25).any(1).sum() == 2
         if look_up is of_hash:
@@ -402,17 +387,15 @@ def test_ids_without_limits_are_no_rows_of_the_variable_unless_they_are_its_own(
 
 
 def test_rows_on_disk_are_set_and_read_in_parts(mx, tmp_path):
-    from mx_rec.util.stock_tables import StockTables
-
     mx(stock_tables=StockTables(least_rows=1, memory_rows=8, ssd_data_path=[str(tmp_path)]))
 
     def run(model):
         for name in ("assign", "assign_add", "scatter_update", "slot_assign"):
-            model.sess.run(WRITES[name](support.tf().compat.v1, model))
+            model.sess.run(WRITES[name](tf.compat.v1, model))
             yield name, model.sess.run(model.w)
             yield name, model.sess.run(model.slot)
 
-    same(support.tf().compat.v1, True, run)
+    same(tf.compat.v1, True, run)
 
 
 SERVERS = """
@@ -452,7 +435,6 @@ def test_tables_on_parameter_servers_are_read_and_refuse_to_be_set(parts):
 @KINDS
 def test_what_an_assignment_of_before_is_made_of_may_be_fed(mx, use_resource):
     """It is read in a loop, whose end does not depend on it as data, and counted as what nothing reads any more."""
-    tf = support.tf()
     v1 = tf.compat.v1
     mx(stock_tables=".*")
     with tf.Graph().as_default() as graph, support.new_session() as session:

@@ -6,6 +6,7 @@ import tempfile
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import preloaded
 import support
@@ -82,7 +83,6 @@ def run_job(model, stock, servers, *others):
 
 @pytest.mark.long
 def test_an_estimator_trains_tables_on_servers_and_its_evaluator_exports_variables(tmp_path):
-    tf = support.tf()
     model = tmp_path / "model"
     text = run_job(model, "True", 2, "evaluator")
     assert "stock_tables: 3 of 3 variables with 10,000 rows and more are tables." in text
@@ -100,7 +100,6 @@ def test_an_estimator_trains_tables_on_servers_and_its_evaluator_exports_variabl
 
 @pytest.mark.long
 def test_servers_false_leaves_all_variables_on_servers_and_says_so(tmp_path):
-    tf = support.tf()
     model = tmp_path / "model"
     text = run_job(model, "StockTables(servers=False)", 1)
     assert text.count("all variables stay TensorFlow's: the job has parameter servers, whose tables do not support "

@@ -4,8 +4,11 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.stock.convert import converted
+from mx_rec.util.stock_tables import StockTables
 
 STEPS = 15
 TOLERANCE = 1024 * support.EPS
@@ -31,11 +34,10 @@ def input_fn():
     features = {"user": random.zipf(1.2, 192).astype(str), "item": random.randint(0, 50, 192),
                 "age": random.rand(192).astype(np.float32)}
     labels = (random.rand(192) < 0.5).astype(np.int32)
-    return support.tf().data.Dataset.from_tensor_slices((features, labels)).repeat().batch(32)
+    return tf.data.Dataset.from_tensor_slices((features, labels)).repeat().batch(32)
 
 
 def estimator(models, name, directory, penalty):
-    tf = support.tf()
     column = tf.feature_column
     user = column.categorical_column_with_hash_bucket("user", 500)
     item = column.categorical_column_with_identity("item", 50)
@@ -51,7 +53,6 @@ def estimator(models, name, directory, penalty):
 
 def train(made, steps):
     """Trains; returns the losses."""
-    tf = support.tf()
     losses = []
 
     class Hook(tf.estimator.SessionRunHook):
@@ -89,7 +90,6 @@ def test_a_model_on_tables_gives_the_numbers_of_its_variables(mx, tmp_path, mode
     mx(stock_tables=".*")
     made = estimator(models, name, tmp_path / "tables", penalty)
     np.testing.assert_allclose(train(made, STEPS), losses, rtol=TOLERANCE, atol=TOLERANCE)
-    tf = support.tf()
     meta = tf.compat.v1.MetaGraphDef.FromString(
         open(tf.train.latest_checkpoint(str(tmp_path / "tables")) + ".meta", "rb").read())
     assert [node.op for node in meta.graph_def.node].count("MxRecTable") == tables
@@ -101,12 +101,9 @@ def test_a_model_on_tables_gives_the_numbers_of_its_variables(mx, tmp_path, mode
 @pytest.mark.parametrize("penalty, tables", [(0, 4), pytest.param(1e-5, 2, marks=pytest.mark.slow)])
 def test_a_model_without_limits_of_ids_gives_the_numbers_of_many_more_buckets(mx, tmp_path, models, penalty, tables):
     """The linear variables that a penalty keeps TensorFlow's take ids with the limit, beside the tables."""
-    from mx_rec.util.stock_tables import StockTables
-
-    column = support.tf().feature_column
+    column = tf.feature_column
 
     def make(directory, size):
-        tf = support.tf()
         user = column.categorical_column_with_hash_bucket("user", size)
         start = tf.compat.v1.constant_initializer(0.1)
         return models.DeepFMEstimator(
@@ -133,15 +130,12 @@ def small_input_fn():
     features = {"user": np.tile(np.arange(16), 12), "item": np.tile(np.arange(8), 24),
                 "age": random.rand(192).astype(np.float32)}
     labels = (random.rand(192) < 0.5).astype(np.int32)
-    return support.tf().data.Dataset.from_tensor_slices((features, labels)).repeat().batch(32)
+    return tf.data.Dataset.from_tensor_slices((features, labels)).repeat().batch(32)
 
 
 @pytest.mark.long
 def test_the_penalty_of_the_linear_part_is_that_of_the_rows_of_a_batch_if_asked(mx, tmp_path, models, monkeypatch):
     """In training, evaluation and prediction; all rows are in each batch here, so that it is DeepCTR's."""
-    from mx_rec.util.stock_tables import StockTables
-
-    tf = support.tf()
     monkeypatch.setitem(globals(), "input_fn", small_input_fn)
     column = tf.feature_column
 
@@ -174,11 +168,7 @@ def test_a_keras_model_with_its_penalties_gives_the_numbers_of_its_variables(mx,
     from deepctr.feature_column import SparseFeat
     from deepctr.models import DeepFM
 
-    from mx_rec.stock.convert import converted
-    from mx_rec.util.stock_tables import StockTables
-
     del models
-    tf = support.tf()
     keras = tf.keras
     ids = {"user": np.tile(np.arange(16), 12), "item": np.tile(np.arange(8), 24)}
     labels = (np.random.RandomState(1).rand(192) < 0.5).astype(np.int32)

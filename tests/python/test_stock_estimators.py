@@ -6,8 +6,12 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.util import initialize
+from mx_rec.util.initialize import init
+from mx_rec.util.stock_tables import StockTables
 
 STEPS = 40
 COLUMNS = ("hash", "identity", "vocabulary", "file", "crossed", "weighted", "bags", "shared")
@@ -29,12 +33,12 @@ def data(count=192, seed=1):
 
 
 def input_fn():
-    return support.tf().data.Dataset.from_tensor_slices(data()).repeat().batch(32)
+    return tf.data.Dataset.from_tensor_slices(data()).repeat().batch(32)
 
 
 def columns(names, directory):
     """Categorical columns and embeddings of them; combiners take turns."""
-    column = support.tf().feature_column
+    column = tf.feature_column
     path = os.path.join(str(directory), "vocabulary.txt")
     with open(path, "w", encoding="utf-8") as file:
         file.write("k\nl\nm\nn\n")
@@ -57,7 +61,6 @@ def columns(names, directory):
 
 
 def estimator(kind, directory, names=COLUMNS, optimizer=None, parts=None, **config):
-    tf = support.tf()
     v1 = tf.compat.v1.estimator
     partitioner = parts and tf.compat.v1.fixed_size_partitioner(parts)
     categorical, dense = columns(names, os.path.dirname(str(directory)))
@@ -78,7 +81,6 @@ def estimator(kind, directory, names=COLUMNS, optimizer=None, parts=None, **conf
 
 def train(made, steps=STEPS, source=input_fn, hooks=()):
     """Trains; returns the losses."""
-    tf = support.tf()
     losses = []
 
     class Hook(tf.estimator.SessionRunHook):
@@ -106,7 +108,6 @@ def figures(made, source=input_fn):
 
 def ops_of(directory):
     """Types and forms of the ops in the last graph that a training has saved."""
-    tf = support.tf()
     graph = tf.compat.v1.MetaGraphDef.FromString(
         open(tf.train.latest_checkpoint(str(directory)) + ".meta", "rb").read()).graph_def
     return [support.kind_of(node) for node in graph.node]
@@ -140,16 +141,12 @@ def compare(tmp_path, mx, tables, *arguments, evaluates=False):
 
 def stop():
     """Ends what `init` has begun."""
-    from mx_rec.util import initialize
-
     initialize.terminate_config_initializer()
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """(directory, losses) of a new training of all columns on tables; its users copy it."""
-    from mx_rec.util.initialize import init
-
     directory = tmp_path_factory.mktemp("trained") / "model"
     init(stock_tables=".*")
     losses = train(estimator("both", directory), STEPS // 2)
@@ -171,7 +168,7 @@ def test_an_old_directory_goes_on_with_tables_and_the_same_numbers(mx, tmp_path,
     for names in (("hash", "bags"), ("weighted", "shared"))
     for optimizer in ("SGD", "momentum", "ftrl", "warm-up")])
 def test_each_optimizer_of_an_estimator_gives_the_same_numbers(mx, tmp_path, names, optimizer):
-    v1 = support.tf().compat.v1
+    v1 = tf.compat.v1
     makers = {
         "SGD": lambda: v1.train.GradientDescentOptimizer(0.1),
         "momentum": lambda: v1.train.MomentumOptimizer(0.05, 0.9),
@@ -194,8 +191,6 @@ def test_a_new_training_makes_rows_of_the_ids_that_it_meets(mx, trained):
 
 @pytest.mark.long
 def test_small_variables_stay_and_evaluation_knows_which_ones(mx, tmp_path):
-    from mx_rec.util.stock_tables import StockTables
-
     names = ("hash", "identity", "bags")
     mx(stock_tables=StockTables(least_rows=200))
     made = estimator("both", tmp_path / "model", names)
@@ -253,15 +248,15 @@ def test_an_estimator_names_and_gives_variables_that_are_tables(mx, tmp_path):
     mx(stock_tables=".*")
     made = estimator("linear", tmp_path / "tables", names, parts=2)
     train(made, 5)
-    assert hashed not in dict(support.tf().train.list_variables(str(tmp_path / "tables")))
+    assert hashed not in dict(tf.train.list_variables(str(tmp_path / "tables")))
     assert made.get_variable_names() == stock.get_variable_names()
     given = 0
     for name in stock.get_variable_names():
         try:
             expected = stock.get_variable_value(name)
-        except support.tf().errors.InvalidArgumentError:
+        except tf.errors.InvalidArgumentError:
             # TensorFlow has the slots of parts under names of their own.
-            with pytest.raises(support.tf().errors.InvalidArgumentError, match="of its .* rows under this name"):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="of its .* rows under this name"):
                 made.get_variable_value(name)
             continue
         np.testing.assert_allclose(made.get_variable_value(name), expected, rtol=TOLERANCE, atol=TOLERANCE)
@@ -283,7 +278,6 @@ def test_an_estimator_names_and_gives_variables_that_are_tables(mx, tmp_path):
 
 @pytest.mark.long
 def test_an_exported_model_has_variables_and_the_same_predictions(mx, tmp_path, trained):
-    tf = support.tf()
     mx(stock_tables=".*")
     made = estimator("both", trained[0])
     categorical, dense = columns(COLUMNS, tmp_path)
@@ -317,7 +311,6 @@ def test_an_exported_model_has_variables_and_the_same_predictions(mx, tmp_path, 
 
 @pytest.mark.long
 def test_train_and_evaluate_keeps_the_newest_checkpoints(mx, tmp_path):
-    tf = support.tf()
     mx(stock_tables=".*")
     made = estimator("dnn", tmp_path / "model", ("hash", "bags"), save_checkpoints_steps=5, keep_checkpoint_max=2)
     best = tf.estimator.BestExporter(

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
+from mx_rec.stock.select import convert_graph
 
 KINDS = pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 
@@ -12,14 +14,13 @@ KINDS = pytest.mark.parametrize("use_resource", [False, True], ids=["reference",
 @pytest.fixture
 def v1(mx, graph):
     mx(stock_tables=".*")
-    return support.tf().compat.v1
+    return tf.compat.v1
 
 
 def model(optimizer, use_resource):
     """A builder for stock_cases.run of a model of one variable."""
 
     def build(ids, labels):
-        tf = support.tf()
         w = tf.compat.v1.get_variable("w", [cases.ROWS, cases.DIM], use_resource=use_resource)
         found = tf.reduce_sum(tf.nn.embedding_lookup(w, ids), 1)
         loss = tf.reduce_mean(tf.square(tf.reduce_sum(found, 1) - labels))
@@ -35,7 +36,6 @@ def model(optimizer, use_resource):
     ("RMSprop", {"momentum": 0.5, "centered": True, "epsilon": 1e-3}, ["RMSProp_rms", "RMSProp_mg", "RMSProp_momentum"])])
 def test_optimizers_of_keras_train_tables(v1, name, settings, slots):
     """RMSprop and Adamax wait for a read of the variable, which nothing takes: "Error while reading resource variable"."""
-    tf = support.tf()
     make = getattr(getattr(tf.keras.optimizers, "legacy", tf.keras.optimizers), name)
 
     def optimizer(loss, w):
@@ -48,7 +48,7 @@ def test_optimizers_of_keras_train_tables(v1, name, settings, slots):
 
 @pytest.mark.parametrize("name", ["AddSignOptimizer", "PowerSignOptimizer"])
 def test_sign_optimizers_of_contrib_keep_their_slot_and_train_the_table(v1, name):
-    make = getattr(support.tf().contrib.opt, name)
+    make = getattr(tf.contrib.opt, name)
     cases.expect_equal(model(lambda loss, w: make(0.05).minimize(loss), False), ["w"], 30)
 
 
@@ -76,8 +76,6 @@ WAITS = {
 @pytest.mark.parametrize("how", list(WAITS))
 def test_a_training_may_wait_for_any_op_on_its_variable(v1, use_resource, how):
     """An op that nothing reads, and that something waits for, was left on the variable, which has no value."""
-    tf = support.tf()
-
     def optimizer(loss, w):
         made = v1.train.AdagradOptimizer(0.1, initial_accumulator_value=0.3)
         pairs = made.compute_gradients(loss, [w])
@@ -99,7 +97,6 @@ def test_a_training_may_wait_for_any_op_on_its_variable(v1, use_resource, how):
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "momentum"])
 def test_a_run_may_ask_for_the_op_that_updates_a_variable(v1, use_resource, optimizer):
     """The op of the variable ran: "Attempting to use uninitialized value w"."""
-    tf = support.tf()
     seen = []
     for tables in (False, True):
         with tf.Graph().as_default() as graph:
@@ -112,12 +109,9 @@ def test_a_run_may_ask_for_the_op_that_updates_a_variable(v1, use_resource, opti
             assert len(updates) == 1
             support.keep_variables()
             if tables:
-                from mx_rec.stock.select import convert_graph
-
                 assert convert_graph(graph, True)[0].converts
             fetched = updates + list(updates[0].outputs)
-            with support.new_session() as sess:
-                sess.run(v1.global_variables_initializer())
+            with support.started(support.new_session()) as sess:
                 for _ in range(3):
                     got = sess.run(fetched, {ids: [3, 3, 7]})
                     seen.append(sess.run(w))

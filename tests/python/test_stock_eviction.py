@@ -5,10 +5,16 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-import support
 import test_stock_admission as admissions
 import test_stock_estimators as estimators
+from mx_rec.graph.modifier import GraphModifierHook
+from mx_rec.stock.select import convert_graph
+from mx_rec.util import initialize
+from mx_rec.util.stock_tables import StockTables
+
+v1 = tf.compat.v1
 
 NAMES = ("hash", "bags")
 
@@ -66,10 +72,6 @@ def test_seconds_are_those_of_the_clock(mx):
 
 
 def test_steps_need_a_global_step_and_nothing_changes_without(mx):
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     admissions.admission(mx, 1, 5, eviction_unit="steps")
     with tf.Graph().as_default() as graph:
         w = v1.get_variable("w", [20, 2])
@@ -81,11 +83,6 @@ def test_steps_need_a_global_step_and_nothing_changes_without(mx):
 
 
 def test_dynamic_expansion_is_refused(mx):
-    from mx_rec.stock.select import convert_graph
-    from mx_rec.util.stock_tables import StockTables
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(use_dynamic_expansion=True, stock_tables=StockTables(least_rows=1, access_threshold=1, eviction_threshold=5))
     with tf.Graph().as_default() as graph:
         w = v1.get_variable("w", [20, 2])
@@ -100,7 +97,7 @@ def made(directory, kind="dnn", **config):
 
 def rows_of(directory):
     """Keys of all tables of the last checkpoint."""
-    checkpoint = support.tf().train.latest_checkpoint(str(directory))
+    checkpoint = tf.train.latest_checkpoint(str(directory))
     step = checkpoint.rsplit("-", 1)[1]
     found = {}
     base = os.path.join(str(directory), "sparse-model.ckpt-" + step)
@@ -113,7 +110,6 @@ def rows_of(directory):
 
 def input_fn():
     """Ids of the first batch come once, the others go on."""
-    tf = support.tf()
     features, labels = estimators.data()
     first = ({name: values[:32] for name, values in features.items()}, labels[:32])
     first[0]["hash"] = np.array(["once{}".format(number) for number in range(32)])
@@ -159,7 +155,6 @@ def predicted(model, count=60):
 
 @pytest.mark.long
 def test_evaluation_export_and_a_training_without_the_setting_go_by_the_checkpoint(mx, tmp_path):
-    tf = support.tf()
     admissions.admission(mx, 4)
     model = made(tmp_path / "model")
     model.train(estimators.input_fn, steps=3)
@@ -194,9 +189,6 @@ def test_evaluation_export_and_a_training_without_the_setting_go_by_the_checkpoi
 
 
 def test_a_training_goes_back_to_variables_whose_rows_are_all_there(mx, tmp_path):
-    from mx_rec.util import initialize
-
-    tf = support.tf()
     admissions.admission(mx, 4)
     model = made(tmp_path / "model")
     model.train(estimators.input_fn, steps=3)
@@ -212,15 +204,10 @@ def test_a_training_goes_back_to_variables_whose_rows_are_all_there(mx, tmp_path
 
 @pytest.mark.long
 def test_graph_modification_keeps_the_counts_in_the_step_and_the_numbers(mx, tmp_path):
-    from mx_rec.graph.modifier import GraphModifierHook
-
-    from mx_rec.util.stock_tables import StockTables
-
     mx(use_dynamic=True, stock_tables=StockTables(
         least_rows=1, access_threshold=3, eviction_threshold=1000, eviction_unit="steps"))
     losses = {}
     for name in ("one", "other"):
-        tf = support.tf()
         hooks = [GraphModifierHook(modify_graph=True)] if name == "other" else []
         model = made(tmp_path / name)
         model.train(estimators.input_fn, steps=12, hooks=hooks)
@@ -242,7 +229,6 @@ def test_ids_without_limits_and_rows_on_disk_are_admitted_and_evicted(mx, tmp_pa
     assert len(rows) == 2 and all("unlimited" in name and found for name, found in rows.items())
     expected = predicted(model)
     features, _ = estimators.data()
-    tf = support.tf()
 
     def receiver():
         inputs = {name: tf.compat.v1.placeholder(tf.string, [None] + list(features[name].shape[1:]), name)
@@ -259,7 +245,6 @@ def test_ids_without_limits_and_rows_on_disk_are_admitted_and_evicted(mx, tmp_pa
 
 @pytest.mark.long
 def test_rows_of_a_warm_start_count_as_admitted_in_the_training_after_it(mx, tmp_path):
-    tf = support.tf()
     made(tmp_path / "first").train(estimators.input_fn, steps=3)
     admissions.admission(mx, 4)
     _, dense = estimators.columns(NAMES, tmp_path)
@@ -285,11 +270,6 @@ def test_an_old_directory_of_variables_goes_on_with_the_same_numbers_whatever_th
 @pytest.mark.parametrize("is_trained", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("access", [1, 3])
 def test_rows_that_a_delta_removes_are_those_of_new_keys_in_a_variable(mx, tmp_path, is_trained, access):
-    from mx_rec.util import initialize
-    from mx_rec.util.stock_tables import StockTables
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600,
        stock_tables=StockTables(least_rows=1, access_threshold=access, eviction_threshold=2, eviction_unit="steps"))
     model = admissions.Model("rows", "adagrad")

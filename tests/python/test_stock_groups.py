@@ -4,18 +4,22 @@ import collections
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
 from mx_rec.ops.optimizers import gradients_of
 from test_fused_updates import needed
+from mx_rec.stock.convert import converted
+from mx_rec.stock.groups import SameNumbers
+from mx_rec.stock.select import convert_graph
 
 
 @pytest.fixture
 def v1(mx, graph):
     """tf.compat.v1, with mx_rec and a fresh graph."""
     mx(stock_tables=".*")
-    return support.tf().compat.v1
+    return tf.compat.v1
 
 
 both = pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
@@ -37,7 +41,6 @@ def variables(v1, use_resource, count=3, dim=cases.DIM):
 
 
 def bag_of(ids, at):
-    tf = support.tf()
     sparse = tf.sparse.from_dense(tf.where((ids + at) % 3 == 0, tf.zeros_like(ids), ids))
     return sparse
 
@@ -45,21 +48,19 @@ def bag_of(ids, at):
 @both
 def test_gathers_that_the_script_holds_give_the_rows_of_their_own_variable(mx, use_resource):
     """A held gather became the first output of the op that its lookup shares: its rows were the first variable's."""
+    v1 = tf.compat.v1
     found = {}
     for tables in (False, True):
-        support.tf().compat.v1.reset_default_graph()
+        tf.compat.v1.reset_default_graph()
         if tables:
             mx(stock_tables=".*")
-        tf = support.tf()
-        v1 = tf.compat.v1
         ids = v1.placeholder(tf.int64, [None])
         made = [v1.get_variable("w%d" % at, [cases.ROWS, 4], use_resource=use_resource,
                                 initializer=v1.constant_initializer(at + 1.0)) for at in range(3)]
         held = [tf.gather(one, ids + at) for at, one in enumerate(made)]
         loss = tf.add_n([tf.reduce_sum(one * (at + 2.0)) for at, one in enumerate(held)])
         train = v1.train.AdagradOptimizer(0.1).minimize(loss)
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             found[tables] = []
             for fetches in (held, held[1], held[::-1], [held[2], loss], [train, held[1]], held):
                 found[tables].append(session.run(fetches, {ids: [1, 5, 1]}))
@@ -74,12 +75,11 @@ def test_gathers_that_the_script_holds_give_the_rows_of_their_own_variable(mx, u
 @both
 @pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "momentum", "lazy_adam", "adam", "rmsprop", "centered_rmsprop"])
 def test_lookups_and_updates_of_several_variables_are_one_op_each(mx, optimizer, use_resource):
+    v1 = tf.compat.v1
     mx(stock_tables=".*")
     seen = []
 
     def build(ids, labels):
-        tf = support.tf()
-        v1 = tf.compat.v1
         made = variables(v1, use_resource)
         pooled = [tf.nn.safe_embedding_lookup_sparse(one, bag_of(ids, at), combiner=("sum", "mean", "sqrtn")[at])
                   for at, one in enumerate(made)]
@@ -97,19 +97,18 @@ def test_lookups_and_updates_of_several_variables_are_one_op_each(mx, optimizer,
     update, = needed(seen[-1])["MxRecUpdate"]
     assert (support.rule_of(update), support.form_of(update)) == (optimizer, "bags")
     # Gradients of the pooled vectors are read in that of the concatenation.
-    columns = support.tf().get_static_value(gradients_of(update).columns[0])
+    columns = tf.get_static_value(gradients_of(update).columns[0])
     assert sorted(columns) == [-1] * 3 + [at * cases.DIM for at in range(3)]
 
 
 @both
 def test_parts_of_a_model_with_other_optimizers_find_their_rows_by_one_op(mx, use_resource):
     """FTRL touches the first row for a bag without ids, Adagrad does not: their bags are two ops."""
+    v1 = tf.compat.v1
     mx(stock_tables=".*")
     seen = []
 
     def build(ids, labels):
-        tf = support.tf()
-        v1 = tf.compat.v1
         deep, wide, other = variables(v1, use_resource)
         # The same ids by ops of their own; some bags have none.
         bags = [tf.sparse.from_dense(tf.where(ids % 3 == 0, tf.zeros_like(ids), ids)) for _ in range(3)]
@@ -129,9 +128,6 @@ def test_parts_of_a_model_with_other_optimizers_find_their_rows_by_one_op(mx, us
 
 @both
 def test_optimizers_with_other_numbers_have_ops_of_their_own(v1, graph, use_resource):
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
     made = variables(v1, use_resource)
     loss = tf.add_n([tf.reduce_sum(tf.square(tf.nn.safe_embedding_lookup_sparse(
         one, bag_of(tf.constant([[1, 2], [4, 5]]), 0)))) for one in made])
@@ -146,9 +142,6 @@ def test_optimizers_with_other_numbers_have_ops_of_their_own(v1, graph, use_reso
 @both
 def test_a_lookup_by_the_rows_of_another_is_not_together_with_it(v1, graph, use_resource):
     """One op for both would wait for itself."""
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
     first, second, third = variables(v1, use_resource)
     one = tf.nn.embedding_lookup(first, [1, 2])
     other = tf.nn.embedding_lookup(second, tf.cast(tf.reduce_max(tf.abs(one), 1) * 10, tf.int64))
@@ -158,8 +151,7 @@ def test_a_lookup_by_the_rows_of_another_is_not_together_with_it(v1, graph, use_
     train = v1.train.AdagradOptimizer(0.1).minimize(loss)
     assert all(plan.pieces for plan in convert_graph(graph, True))
     assert "MxRecRead of many" not in types_of(loss.op) and types_of(loss.op)["MxRecRead"] == 3
-    with support.new_session() as sess:
-        sess.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         before = sess.run(loss)
         sess.run(train)
         assert sess.run(loss) < before
@@ -167,9 +159,6 @@ def test_a_lookup_by_the_rows_of_another_is_not_together_with_it(v1, graph, use_
 
 @both
 def test_an_update_after_another_is_not_together_with_it(v1, graph, use_resource):
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
     first, second, _ = variables(v1, use_resource)
     optimizer = v1.train.AdagradOptimizer(0.1)
     pairs = optimizer.compute_gradients(tf.reduce_sum(tf.nn.embedding_lookup(first, [1]) ** 2)
@@ -191,9 +180,6 @@ def test_an_update_after_another_is_not_together_with_it(v1, graph, use_resource
 @pytest.mark.parametrize("turned", [False, True], ids=["first", "last"])
 def test_an_update_that_waits_for_the_op_of_another_waits_for_that_of_its_table(v1, graph, use_resource, turned):
     """What an update waits for may be an op that a table has replaced before."""
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
     first, second, _ = variables(v1, use_resource)
     if turned:
         first, second = second, first
@@ -228,7 +214,6 @@ def test_sparse_ids_in_any_order_train_as_in_tensorflow(mx, optimizer, use_resou
     mx(stock_tables=".*")
 
     def build(ids, labels):
-        tf = support.tf()
         made, = variables(tf.compat.v1, use_resource, 1)
         rows = tf.cast(tf.shape(ids)[0], tf.int64)
         index = tf.stack([tf.tile(rows - 1 - tf.range(rows), [2]) // 2 * 2, tf.concat([tf.zeros([rows], tf.int64),
@@ -244,9 +229,6 @@ def test_sparse_ids_in_any_order_train_as_in_tensorflow(mx, optimizer, use_resou
 @both
 def test_ids_by_another_stride_are_no_bags(v1, graph, use_resource):
     """Which rows begin a segment was read from begin and masks alone."""
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
     made, = variables(v1, use_resource, 1)
     sparse = tf.SparseTensor([[0, 0], [1, 0], [2, 0], [3, 0]], tf.constant([1, 2, 3, 4], tf.int64), [4, 1])
     pooled = tf.nn.safe_embedding_lookup_sparse(made, sparse)
@@ -260,10 +242,6 @@ def test_ids_by_another_stride_are_no_bags(v1, graph, use_resource):
 
 @both
 def test_slots_are_reset_by_an_initializer_made_after_the_conversion(v1, graph, use_resource):
-    from mx_rec.stock.convert import converted
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
     made, = variables(v1, use_resource, 1)
     ids = v1.placeholder(tf.int64, [None])
     optimizer = v1.train.AdagradOptimizer(0.1, initial_accumulator_value=0.5)
@@ -288,10 +266,6 @@ def test_slots_are_reset_by_an_initializer_made_after_the_conversion(v1, graph, 
 
 @pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "rmsprop"])
 def test_an_empty_batch_and_bags_without_ids_change_what_they_change_in_tensorflow(v1, graph, optimizer):
-    from mx_rec.stock.convert import converted
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
     made = variables(v1, True, 2)
     ids, rows = v1.placeholder(tf.int64, [None, 2]), v1.placeholder(tf.int64, [None])
     shape = v1.placeholder(tf.int64, [2])
@@ -300,8 +274,7 @@ def test_an_empty_batch_and_bags_without_ids_change_what_they_change_in_tensorfl
     train = cases.optimizers()[optimizer]().minimize(tf.reduce_sum(tf.square(tf.concat(pooled, 1))))
     convert_graph(graph, True)
     sizes = [one.table for one in converted(graph)]
-    with support.new_session() as sess:
-        sess.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         feeds = {ids: np.zeros([0, 2], np.int64), rows: []}
         found = sess.run(pooled + [train], {shape: [0, 3], **feeds})
         assert found[0].shape == (0, cases.DIM) and [table.size() for table in sizes] == [0, 0]
@@ -317,10 +290,6 @@ def test_an_empty_batch_and_bags_without_ids_change_what_they_change_in_tensorfl
 @both
 def test_a_graph_that_is_converted_again_keeps_its_tables(v1, graph, use_resource):
     """GraphModifierHook converts, too: an Estimator's variables became two tables of one name."""
-    from mx_rec.stock.convert import converted
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
     made, = variables(v1, use_resource, 1)
     v1.train.FtrlOptimizer(0.1).minimize(tf.reduce_sum(tf.nn.embedding_lookup(made, [1, 2])))
     assert [plan.converts for plan in convert_graph(graph, True)] == [True]
@@ -335,9 +304,6 @@ def test_a_graph_that_is_converted_again_keeps_its_tables(v1, graph, use_resourc
 def test_a_training_op_that_runs_alone_trains_and_reads_its_own_variable_alone(v1, graph, is_pooled, optimizer,
                                                                                use_resource):
     """Updates with the same tensor of a rate were one op for all training ops, and lookups by any placeholders one."""
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
     made, rate = variables(v1, use_resource, 4), v1.placeholder_with_default(0.1, [])
     ids = [v1.placeholder(tf.int64, [None, 2]) for _ in range(2)]
     maker = {"adagrad": v1.train.AdagradOptimizer, "lazy_adam": tf.contrib.opt.LazyAdamOptimizer}[optimizer](rate)
@@ -366,7 +332,6 @@ def test_a_training_op_that_runs_alone_trains_and_reads_its_own_variable_alone(v
 
 def step_of(v1, how, use_resource, tables):
     """(session, feeds, variable, train) of a model in a graph of its own, whose float tensors all take a feed in TensorFlow."""
-    tf = support.tf()
     with tf.Graph().as_default() as graph:
         w = v1.get_variable("w", [20, 2], initializer=v1.constant_initializer(0.5), use_resource=use_resource)
         u = v1.get_variable("u", [], initializer=v1.constant_initializer(0.25), use_resource=use_resource)
@@ -382,8 +347,6 @@ def step_of(v1, how, use_resource, tables):
         train = made.apply_gradients(pairs)
         support.keep_variables()
         if tables:
-            from mx_rec.stock.select import convert_graph
-
             assert [plan.name for plan in convert_graph(graph, True) if plan.converts] == ["w"]
         init = v1.global_variables_initializer()
         session = support.new_session(graph)
@@ -407,7 +370,7 @@ def test_a_feed_of_any_tensor_of_a_step_is_heeded_or_refused(v1, how, use_resour
     stock, train, run_stock, value = step_of(v1, how, use_resource, False)
     tables, _, run_tables, _ = step_of(v1, how, use_resource, True)
     names = sorted(output.name for op in cases.ops_of_run([train]) for output in op.outputs
-                   if output.dtype == support.tf().float32 and stock.is_feedable(output))
+                   if output.dtype == tf.float32 and stock.is_feedable(output))
     heeded, refused, told = [], [], {}
     for name in names:
         if not tables.is_feedable(tables.get_tensor_by_name(name)):
@@ -424,9 +387,6 @@ def test_a_feed_of_any_tensor_of_a_step_is_heeded_or_refused(v1, how, use_resour
 
 def test_numbers_are_the_same_where_the_same_ops_compute_them_however_deep_the_way(graph):
     """A rate of a loss was followed by recursion, along every way there is: a deep network had no end."""
-    from mx_rec.stock.groups import SameNumbers
-
-    tf = support.tf()
     v1 = tf.compat.v1
 
     def rate(start, last):

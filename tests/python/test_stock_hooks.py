@@ -5,9 +5,13 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 import test_stock_estimators as estimators
+from mx_rec.graph.modifier import GraphModifierHook
+from mx_rec.stock.select import convert_graph
+from mx_rec.util import initialize
 
 NAMES = ("hash", "bags")
 
@@ -18,8 +22,6 @@ def ops_of(directory):
 
 @pytest.mark.long
 def test_graph_modification_moves_key_work_of_converted_lookups_and_keeps_the_numbers(mx, tmp_path):
-    from mx_rec.graph.modifier import GraphModifierHook
-
     mx(stock_tables=".*", use_dynamic=True)
     estimators.train(estimators.estimator("dnn", tmp_path / "plain", NAMES), 2)
     shutil.copytree(str(tmp_path / "plain"), str(tmp_path / "moved"))
@@ -35,7 +37,6 @@ def test_graph_modification_moves_key_work_of_converted_lookups_and_keeps_the_nu
 
 @pytest.mark.long
 def test_early_stopping_reads_the_evaluations_of_converted_models(mx, tmp_path):
-    tf = support.tf()
     mx(stock_tables=".*")
     made = estimators.estimator("dnn", tmp_path / "model", NAMES, save_checkpoints_steps=5)
     os.makedirs(made.eval_dir())
@@ -50,10 +51,6 @@ def test_early_stopping_reads_the_evaluations_of_converted_models(mx, tmp_path):
 
 def test_a_script_that_sets_nothing_goes_on_in_a_session(mx, tmp_path):
     """Its Saver gets the rows and slots of tables as variables."""
-    from mx_rec.stock.select import convert_graph
-    from mx_rec.util import initialize
-
-    tf = support.tf()
     v1 = tf.compat.v1
 
     def script(is_converted, steps, restored):

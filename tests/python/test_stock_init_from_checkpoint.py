@@ -4,16 +4,18 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from test_first_run import DIM, ROWS, Model, both, said  # noqa: F401  said is a fixture
+from mx_rec.stock.select import decisions
+
+v1 = tf.compat.v1
 
 
 @pytest.fixture
 def source(tmp_path):
     """A checkpoint of another model, without tables; users and items under other names."""
-    tf = support.tf()
-    v1 = tf.compat.v1
     with tf.Graph().as_default(), support.new_session() as session:
         random = np.random.RandomState(5)
         for name in ("old/users", "old/items"):
@@ -27,7 +29,6 @@ def source(tmp_path):
 @pytest.mark.parametrize("optimizer", ["adagrad", "momentum", "ftrl"])
 @pytest.mark.parametrize("given", [{"old/users": "users", "old/items": "items"}, {"old/users": "users"}, {"old/items": "users", "old/w": "w"}])
 def test_a_variable_starts_with_that_of_another_model(said, source, tmp_path, resource, optimizer, given):  # noqa: F811
-    v1 = support.tf().compat.v1
 
     def program(is_on):
         model = Model(resource, optimizer)
@@ -50,14 +51,12 @@ def test_a_variable_starts_with_that_of_another_model(said, source, tmp_path, re
 
 
 def test_of_two_maps_the_last_one_counts(said, source):  # noqa: F811
-    v1 = support.tf().compat.v1
 
     def program(is_on):
         model = Model()
         v1.train.init_from_checkpoint(source, {"old/users": "users"})
         v1.train.init_from_checkpoint(source, {"old/items": model.users})
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             yield model.all_rows(session)
             yield model.trained(session, range(5))
 
@@ -67,8 +66,6 @@ def test_of_two_maps_the_last_one_counts(said, source):  # noqa: F811
 
 def test_an_initializer_that_was_made_before_does_not_start_so(said, source):  # noqa: F811
     """TensorFlow's own: it is that of the variable as it was made."""
-    v1 = support.tf().compat.v1
-
     def program(is_on):
         model = Model()
         init = v1.global_variables_initializer()
@@ -82,11 +79,6 @@ def test_an_initializer_that_was_made_before_does_not_start_so(said, source):  #
 
 
 def test_an_estimator_starts_so_and_goes_on_from_its_directory(mx, source, tmp_path):
-    from mx_rec.stock.select import decisions
-
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def model_fn(features, labels, mode):
         model = v1.get_variable("users", [ROWS, DIM], initializer=v1.zeros_initializer())
         loss = tf.reduce_mean(tf.square(tf.reduce_sum(tf.nn.embedding_lookup(model, features), 1) - 1.0))

@@ -4,8 +4,11 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.stock.convert import converted
+from mx_rec.util.stock_tables import StockTables
 
 ROWS, DIM, BATCH, BATCHES = 40, 4, 64, 5
 TOLERANCE = 256 * support.EPS
@@ -13,7 +16,7 @@ TOLERANCE = 256 * support.EPS
 
 @pytest.fixture
 def session(graph):
-    keras = support.tf().keras
+    keras = tf.keras
     with support.new_session() as made:
         keras.backend.set_session(made)
         yield made
@@ -21,7 +24,7 @@ def session(graph):
 
 
 def model(optimizer, penalty=0.0, **arguments):
-    keras = support.tf().keras
+    keras = tf.keras
     ids = keras.layers.Input((3,), dtype="int64")
     arguments.setdefault("embeddings_initializer", keras.initializers.Constant(0.1))
     rows = keras.layers.Embedding(
@@ -42,7 +45,7 @@ def data():
 
 
 def optimizers():
-    keras = support.tf().keras.optimizers
+    keras = tf.keras.optimizers
     keras = getattr(keras, "legacy", keras)
     return {"sgd": lambda: keras.SGD(0.1), "rmsprop": lambda: keras.RMSprop(0.01),
             "rmsprop with momentum": lambda: keras.RMSprop(0.01, momentum=0.5),
@@ -70,7 +73,7 @@ def program(name, penalty, directory):
         for one, other in zip(made.get_weights(), weights):
             np.testing.assert_array_equal(one, other)
     found["after"] = made.fit(ids, labels, BATCH, 1, verbose=0, shuffle=False).history
-    found["slots"] = [one for one in support.tf().keras.backend.batch_get_value(made.optimizer.weights)
+    found["slots"] = [one for one in tf.keras.backend.batch_get_value(made.optimizer.weights)
                       if np.shape(one) == (ROWS, DIM)]
     found["weights"] = made.get_weights()
     return found
@@ -86,10 +89,6 @@ def leaves(value):
                                            ("sgd", 0.01), ("adam", 0.01), ("adagrad", 0.0), ("adagrad from 0", 0.0)])
 def test_a_model_gives_the_numbers_of_its_variables(mx, graph, session, tmp_path, name, penalty):
     """Each batch has all rows, and so the penalty is TensorFlow's."""
-    from mx_rec.stock.convert import converted
-    from mx_rec.util.stock_tables import StockTables
-
-    tf = support.tf()
     expected = program(name, penalty, str(tmp_path / "stock"))
     mx(stock_tables=StockTables(names=["items"], least_rows=1, l2="rows of the batch"))
     with tf.Graph().as_default() as own, support.new_session() as other:
@@ -104,7 +103,6 @@ def test_a_model_gives_the_numbers_of_its_variables(mx, graph, session, tmp_path
 @pytest.mark.parametrize("file", ["weights.h5", "weights"])
 def test_weights_of_variables_are_loaded_into_a_table_and_back(mx, graph, session, tmp_path, file):
     """What a program saved before it ran on tables is good for it, and the other way round."""
-    tf = support.tf()
     ids, labels = data()
     path = str(tmp_path / file)
     stock = model(optimizers()["sgd"])
@@ -130,7 +128,6 @@ def test_weights_of_variables_are_loaded_into_a_table_and_back(mx, graph, sessio
 
 def test_a_whole_model_is_saved_by_a_callback_and_loaded_as_variables(mx, graph, session, tmp_path):
     """A second model in one graph: its variables stay."""
-    tf = support.tf()
     mx(stock_tables=["items"])
     ids, labels = data()
     made = model(optimizers()["rmsprop with momentum"])
@@ -154,7 +151,6 @@ def loaded(path):
 
 def set_twice(path):
     """The second values count."""
-    tf = support.tf()
     made = model(optimizers()["sgd"])
     tf.keras.backend.set_value(made.weights[0], np.zeros([ROWS, DIM]))
     tf.keras.backend.batch_set_value([(made.weights[0], start()[0])])
@@ -165,16 +161,13 @@ WAYS = {
     "h5": lambda path: loaded(path), "set_value": set_twice,
     "weights": lambda path: model(optimizers()["sgd"], weights=start()),
     "initializer": lambda path: model(optimizers()["sgd"],
-                                      embeddings_initializer=support.tf().keras.initializers.Constant(start()[0])),
-    "load_model": lambda path: support.tf().keras.models.load_model(path + ".model"),
+                                      embeddings_initializer=tf.keras.initializers.Constant(start()[0])),
+    "load_model": lambda path: tf.keras.models.load_model(path + ".model"),
 }
 
 
 @pytest.mark.parametrize("way", list(WAYS))
 def test_weights_of_before_the_first_fit_are_those_of_a_table(mx, graph, session, tmp_path, way):
-    from mx_rec.stock.convert import converted
-
-    tf = support.tf()
     ids, labels = data()
     path = str(tmp_path / "weights.h5")
     made = model(optimizers()["rmsprop with momentum" if way == "load_model" else "sgd"], weights=start())
@@ -202,10 +195,7 @@ def test_weights_of_before_the_first_fit_are_those_of_a_table(mx, graph, session
 
 def test_weights_are_there_for_a_first_run_that_does_not_train(mx, graph, session):
     """Weights that waited for it are those of the table that the first fit makes."""
-    from mx_rec.stock.convert import converted
-
     ids, labels = data()
-    tf = support.tf()
     mx(stock_tables=["items"])
     with tf.Graph().as_default() as own, support.new_session() as other:
         tf.keras.backend.set_session(other)
@@ -226,7 +216,6 @@ def test_weights_are_there_for_a_first_run_that_does_not_train(mx, graph, sessio
 
 def test_callbacks_see_and_restore_the_weights_of_variables(mx, graph, session, tmp_path):
     """The rate grows until the loss does, and the best weights come back, also from the file."""
-    tf = support.tf()
     callbacks = tf.keras.callbacks
     ids, labels = data()
 
@@ -250,8 +239,6 @@ def test_callbacks_see_and_restore_the_weights_of_variables(mx, graph, session, 
     with tf.Graph().as_default() as own, support.new_session() as other:
         tf.keras.backend.set_session(other)
         found = program("tables")
-        from mx_rec.stock.convert import converted
-
         assert [one.plan.name for one in converted(own)] == ["items/embeddings"]
     for one, other in zip(found, expected):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
@@ -269,7 +256,6 @@ def test_a_second_compile_behind_training_is_an_error(mx, graph, session):
 
 def test_weights_that_are_read_one_by_one_grow_the_graph_twice(mx, graph, session):
     """Keras reads those of each layer by a run of its own."""
-    tf = support.tf()
     keras = tf.keras
     mx(stock_tables=["e."])
     ids = keras.layers.Input((2,), dtype="int64")
@@ -290,9 +276,6 @@ def test_weights_that_are_read_one_by_one_grow_the_graph_twice(mx, graph, sessio
 
 
 def test_tables_by_ids_without_limits_are_no_weights(mx, graph, session, tmp_path):
-    from mx_rec.util.stock_tables import StockTables
-
-    tf = support.tf()
     keras = tf.keras
     mx(stock_tables=StockTables(names=["items"], least_rows=1, unlimited_ids=True))
     words = keras.layers.Input((2,), dtype="string")

@@ -5,58 +5,57 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
+from mx_rec.graph.__main__ import main
+from mx_rec.stock.select import convert_graph
+from mx_rec.util.stock_tables import StockTables
+
+v1 = tf.compat.v1
 
 BATCH_ROWS = "rows of the batch"
 STEPS = 12
 
 
 def options(**settings):
-    from mx_rec.util.stock_tables import StockTables
-
     return StockTables(**dict(dict(least_rows=1, l2=BATCH_ROWS), **settings))
 
 
 def variable(name="w", **settings):
-    v1 = support.tf().compat.v1
     settings.setdefault("initializer", v1.random_uniform_initializer(-0.1, 0.1))
     return v1.get_variable(name, [cases.ROWS, cases.DIM], **settings)
 
 
 def loss_of(rows, labels):
-    tf = support.tf()
     project = tf.constant(np.linspace(-1, 1, 3 * cases.DIM), tf.float32)
     return tf.reduce_mean(tf.square(tf.tensordot(tf.reshape(rows, [-1, 3 * cases.DIM]), project, 1) - labels))
 
 
 def distinct(w, *ids):
-    tf = support.tf()
     return tf.gather(w, tf.unique(tf.concat([tf.reshape(one, [-1]) for one in ids], 0))[0])
 
 
 def half(value):
-    return 0.1 * support.tf().nn.l2_loss(value)
+    return 0.1 * tf.nn.l2_loss(value)
 
 
 def contrib(value):
-    return support.tf().contrib.layers.l2_regularizer(0.1)(value)
+    return tf.contrib.layers.l2_regularizer(0.1)(value)
 
 
 def keras(value):
-    return support.tf().keras.regularizers.l2(0.05)(value)
+    return tf.keras.regularizers.l2(0.05)(value)
 
 
 def twice(value):
     """Two terms, one with a scale of the graph."""
-    tf = support.tf()
     return keras(value) + tf.exp(-2.0 * tf.reduce_mean(tf.constant([1.0, 1.2]))) * tf.nn.l2_loss(value)
 
 
 def build(optimizer, penalty, use_resource=False, is_written=False):
     def make(ids, labels):
-        tf = support.tf()
         w = variable(use_resource=use_resource)
         lookup = tf.nn.embedding_lookup(w, ids)
         loss = loss_of(lookup, labels) + penalty(distinct(w, ids) if is_written else w)
@@ -81,7 +80,7 @@ def expect_as_written(make, steps=STEPS, variables=1):
 
 
 def adam():
-    return support.tf().compat.v1.train.AdamOptimizer(0.02)
+    return tf.compat.v1.train.AdamOptimizer(0.02)
 
 
 @pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
@@ -96,13 +95,12 @@ def test_value_and_gradient_are_those_of_the_rows_of_the_batch(mx, name, use_res
 
 def absolute(value):
     """As recommenders writes it, with squares beside it."""
-    tf = support.tf()
     l1 = tf.zeros([1]) + 0.03 * tf.norm(value, ord=1) + 0.01 * tf.reduce_sum(tf.abs(value))
     return tf.reduce_sum(l1 + half(value))
 
 
 def both(value):
-    return support.tf().keras.regularizers.l1_l2(0.02, 0.05)(value)
+    return tf.keras.regularizers.l1_l2(0.02, 0.05)(value)
 
 
 @pytest.mark.parametrize("penalty", [contrib, keras, twice, absolute, both])
@@ -115,7 +113,6 @@ def test_forms_of_penalties(mx, penalty, use_resource):
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "adam"])
 def test_where_each_batch_has_all_rows_the_numbers_are_those_of_tensorflow(mx, name):
     """Each of them in every batch, some twice."""
-    tf = support.tf()
     mx(stock_tables=options())
     optimizer = adam if name == "adam" else cases.optimizers()[name]
 
@@ -144,7 +141,6 @@ def numpy_sgd(w, batches, scale, rate):
 
 
 def test_numbers_are_those_of_numpy(mx):
-    tf = support.tf()
     mx(stock_tables=options())
 
     def make(ids, labels):
@@ -161,8 +157,6 @@ def test_numbers_are_those_of_numpy(mx):
 
 def test_two_tables_of_one_optimizer_with_several_lookups_and_the_collection(mx):
     """A row that two lookups give counts once; penalties come from the collection; the rate is a tensor that decays."""
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=options())
 
     def make(is_written):
@@ -190,8 +184,6 @@ def test_two_tables_of_one_optimizer_with_several_lookups_and_the_collection(mx)
 
 def test_a_penalty_in_the_mean_over_examples_and_a_scale_that_is_fed(mx):
     """The number by which rows decay is what arithmetic on the batch gives."""
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=options())
 
     def make(is_written):
@@ -212,8 +204,6 @@ def test_a_penalty_in_the_mean_over_examples_and_a_scale_that_is_fed(mx):
 
 def test_sparse_lookups_and_parts_of_a_partitioned_variable(mx):
     """Bags of distinct ids; in each part the rows of that part. Bags without ids have the row 0, as in TensorFlow."""
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=options())
 
     def make(is_written):
@@ -244,10 +234,6 @@ def test_sparse_lookups_and_parts_of_a_partitioned_variable(mx):
 @pytest.fixture
 def model(mx, graph):
     """A graph with a penalty, its conversion, and a session that has begun: (ids, w, loss, penalty, train, session)."""
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=options())
     ids = v1.placeholder(tf.int64, [None])
     w = variable()
@@ -259,15 +245,13 @@ def model(mx, graph):
     shown = v1.summary.merge_all()
     support.keep_variables(graph)
     assert [plan.converts for plan in convert_graph(graph, True)] == [True]
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         cases.set_variable(session, w, cases.start(seed=3))
         yield ids, w, loss, penalty, train, session, seen, shown
 
 
 def test_the_penalty_alone_is_that_of_the_batch_that_is_fed_and_an_error_without_one(model):
     ids, _, _, penalty, _, session, seen, shown = model
-    tf = support.tf()
     rows = cases.start(seed=3)
     np.testing.assert_allclose(session.run(penalty, {ids: [7, 3, 7]}), 0.25 * (rows[[3, 7]] ** 2).sum(), rtol=1e-6)
     with pytest.raises(tf.errors.InvalidArgumentError, match="feed"):
@@ -307,7 +291,6 @@ def test_feeds_that_would_have_no_effect_are_refused(model, graph):
 
 def test_a_restored_training_goes_on_with_the_same_numbers(model, tmp_path):
     ids, w, loss, _, train, session, _, _ = model
-    tf = support.tf()
     saver = tf.compat.v1.train.Saver()
 
     def steps():
@@ -323,10 +306,6 @@ def test_a_restored_training_goes_on_with_the_same_numbers(model, tmp_path):
 
 @pytest.mark.parametrize("is_asked", [True, False])
 def test_a_graph_that_evaluates_has_the_penalty_of_its_batch_and_makes_no_rows(mx, graph, is_asked):
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=options() if is_asked else options(l2="all rows"))
     ids = v1.placeholder(tf.int64, [None])
     w = variable()
@@ -335,8 +314,7 @@ def test_a_graph_that_evaluates_has_the_penalty_of_its_batch_and_makes_no_rows(m
     support.keep_variables(graph)
     convert_graph(graph, False)
     table = cases.table_of(w).table
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         rows = session.run(w)
         counted = rows[[2, 5]] if is_asked else rows
         wanted = rows[[5, 2, 5]].sum() + 0.1 * (counted ** 2).sum()
@@ -358,9 +336,6 @@ def test_by_default_it_stays_and_the_log_names_the_setting(mx, caplog):
 
 def refused(loss, use_resource):
     """The reason why a variable with a loss stays, although it is asked for."""
-    from mx_rec.stock.select import convert_graph
-
-    v1 = support.tf().compat.v1
     w = variable(use_resource=use_resource)
     loss(v1, w)
     return next(plan for plan in convert_graph(v1.get_default_graph(), True) if plan.name == "w")
@@ -447,7 +422,6 @@ def test_other_penalties_and_readers_of_the_gradient_leave_it_to_tensorflow(mx, 
 
 def test_decay_by_hand_is_that_of_the_rows_of_the_batch(mx):
     """No penalty has a value here."""
-    tf = support.tf()
     mx(stock_tables=options())
 
     def make(is_written):
@@ -470,10 +444,6 @@ def test_decay_by_hand_is_that_of_the_rows_of_the_batch(mx):
 
 
 def test_with_an_access_threshold_rows_that_are_not_there_have_no_penalty(mx, graph):
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=options(access_threshold=2))
     ids = v1.placeholder(tf.int64, [None])
     w = variable(initializer=v1.ones_initializer())
@@ -481,8 +451,7 @@ def test_with_an_access_threshold_rows_that_are_not_there_have_no_penalty(mx, gr
     loss = tf.reduce_sum(tf.square(tf.nn.embedding_lookup(w, ids))) + penalty
     train_op = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
     convert_graph(graph, True)
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         found = [session.run([loss, penalty, train_op], {ids: batch})[:2] for batch in ([1, 2], [1, 3], [1], [1, 1])]
     # 1 has its row from its second occurrence on: w = 1, then w - 0.1 (2 w + w), and twice that gradient.
     np.testing.assert_allclose(found, [(0, 0), (4 + 2, 2), (6 * 0.49, 2 * 0.49), (10 * 0.2401, 2 * 0.2401)], rtol=1e-5)
@@ -491,7 +460,6 @@ def test_with_an_access_threshold_rows_that_are_not_there_have_no_penalty(mx, gr
 @pytest.mark.parametrize("name", ["adagrad", "adam"])
 def test_rows_on_disk_have_their_penalty(mx, tmp_path, name):
     """A batch has fewer distinct rows than memory holds."""
-    tf = support.tf()
     mx(stock_tables=options(memory_rows=50, ssd_data_path=[str(tmp_path)]))
     optimizer = adam if name == "adam" else cases.optimizers()[name]
 
@@ -511,7 +479,6 @@ def test_rows_on_disk_have_their_penalty(mx, tmp_path, name):
 def dense(optimizer, use_resource=False, clip=None, lookups=1):
     """Gradients made dense before they are applied."""
     def make(ids, labels):
-        tf = support.tf()
         w = variable(use_resource=use_resource)
         rows = sum(tf.nn.embedding_lookup(w, (ids + at) % cases.ROWS) for at in range(lookups))
         loss = loss_of(rows, labels)
@@ -543,7 +510,7 @@ def test_a_dense_adam_is_lazy_if_asked_and_the_plan_says_so(mx):
 def sparse(optimizer):
     def make(ids, labels):
         w = variable()
-        loss = loss_of(support.tf().nn.embedding_lookup(w, ids), labels)
+        loss = loss_of(tf.nn.embedding_lookup(w, ids), labels)
         return loss, optimizer().minimize(loss), [w]
 
     return make
@@ -560,10 +527,6 @@ def test_optimizers_that_change_rows_without_a_gradient_are_named(mx, name):
 
 def test_ids_without_limits_have_penalties_of_their_rows(mx, graph):
     """More strings than buckets: each has a row, and decays where its batch has it."""
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=options(unlimited_ids=True))
     words = v1.placeholder(tf.string, [None])
     ids = tf.strings.to_hash_bucket_fast(words, 4)
@@ -573,8 +536,7 @@ def test_ids_without_limits_have_penalties_of_their_rows(mx, graph):
     train_op = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
     plan, = convert_graph(graph, True)
     assert plan.ids.is_lifted, plan
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         batch = ["word{}".format(at) for at in range(20)] + ["word3"]
         np.testing.assert_allclose(session.run([penalty, loss, train_op], {words: batch})[:2], [20, 62])
         # 1 - 0.1 (1 + 1), of word3 1 - 0.1 (2 + 1).
@@ -582,9 +544,6 @@ def test_ids_without_limits_have_penalties_of_their_rows(mx, graph):
 
 
 def test_the_command_plans_as_the_setting_says(mx, graph, tmp_path):
-    from mx_rec.graph.__main__ import main
-
-    tf = support.tf()
     mx()
     w = variable()
     train(tf.compat.v1, lookup(tf.compat.v1, w) + half(w))

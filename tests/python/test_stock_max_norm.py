@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
@@ -36,7 +37,6 @@ def special_rows(monkeypatch):
 
 def bags_of(ids, at=0):
     """Sparse ids with bags that are empty, repeated ids, and ids below 0."""
-    tf = support.tf()
     moved = tf.where((ids + at) % 4 == 0, tf.zeros_like(ids), ids)
     # An id of 0 is no entry; every third one is below 0 then.
     sparse = tf.sparse.from_dense(moved)
@@ -45,18 +45,17 @@ def bags_of(ids, at=0):
 
 
 def pooled(variable, sparse, combiner="mean", max_norm=NORM, weights=None):
-    return support.tf().nn.safe_embedding_lookup_sparse([variable], sparse, weights, combiner=combiner, max_norm=max_norm)
+    return tf.nn.safe_embedding_lookup_sparse([variable], sparse, weights, combiner=combiner, max_norm=max_norm)
 
 
 def loss_of(vectors, labels):
-    tf = support.tf()
     joined = tf.concat(vectors, 1)
     factors = tf.constant(np.cos(np.arange(joined.shape.as_list()[1])).astype(np.float32))
     return tf.reduce_mean(tf.square(tf.reduce_sum(joined * factors, 1) - labels))
 
 
 def variables(count, use_resource=False, dims=(4, 16, 7)):
-    v1 = support.tf().compat.v1
+    v1 = tf.compat.v1
     return [v1.get_variable("w%d" % at, [cases.ROWS, dims[at % len(dims)]], use_resource=use_resource,
                             initializer=v1.random_uniform_initializer(-0.1, 0.1)) for at in range(count)]
 
@@ -71,7 +70,6 @@ def leftovers(train):
 @pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "momentum", "lazy_adam", "adam"])
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_a_pooled_lookup_and_its_update_are_one_op_each(special_rows, combiner, optimizer, use_resource):
-    tf = support.tf()
     found = []
 
     def build(ids, labels):
@@ -101,7 +99,7 @@ def test_lookups_with_a_norm_and_without_share_an_op(special_rows, use_resource)
     cases.expect_equal(build, ["w0", "w1", "w2"], 20)
     train = found[-1]
     with support.new_session(graph=train.graph) as session:
-        session.run(support.tf().compat.v1.global_variables_initializer())
+        session.run(tf.compat.v1.global_variables_initializer())
         ids = train.graph.get_tensor_by_name("Placeholder:0")
         session.run(train, {ids: [[1, 2, 3]], train.graph.get_tensor_by_name("Placeholder_1:0"): [0.0]})
     assert not leftovers(train)
@@ -113,7 +111,6 @@ def test_lookups_with_a_norm_and_without_share_an_op(special_rows, use_resource)
 
 
 def test_embedding_columns_of_an_input_layer(special_rows):
-    tf = support.tf()
     found = []
 
     def build(ids, labels):
@@ -135,7 +132,6 @@ def test_embedding_columns_of_an_input_layer(special_rows):
 
 def scaled_rows(ids, w):
     """TensorFlow's own form of a lookup in which other ops can read what is in between."""
-    tf = support.tf()
     sparse = bags_of(ids)
     kept = tf.sparse.retain(sparse, sparse.values >= 0)
     filled, is_empty = tf.sparse.fill_empty_rows(kept, 0)
@@ -148,7 +144,6 @@ def scaled_rows(ids, w):
 
 @pytest.mark.parametrize("how", ["rows", "gradients", "other gradients", "value"])
 def test_what_else_reads_rows_or_their_gradients_keeps_tensorflows_ops(how):
-    tf = support.tf()
     found = []
 
     def build(ids, labels):
@@ -176,7 +171,6 @@ def test_what_else_reads_rows_or_their_gradients_keeps_tensorflows_ops(how):
 
 def test_the_norm_may_be_a_gradient_of_its_own_and_then_stays():
     """A norm that is computed, and one that is trained, are none of the engine's."""
-    tf = support.tf()
     found = []
 
     def build(ids, labels):
@@ -197,12 +191,12 @@ def test_two_updates_of_one_variable_keep_tensorflows_order(special_rows):
         w, = variables(1)
         loss = loss_of([pooled(w, bags_of(ids), "sum")], labels)
         other = loss_of([pooled(w, bags_of(ids, 1), "mean", 0.3)], labels)
-        second_optimizer = support.tf().compat.v1.train.GradientDescentOptimizer(0.3)
+        second_optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.3)
         second_pairs = second_optimizer.compute_gradients(other, [w])
         # Otherwise nothing says whether the second gather reads before the first update or after it.
-        with support.tf().control_dependencies([pair[0].values for pair in second_pairs]):
+        with tf.control_dependencies([pair[0].values for pair in second_pairs]):
             first = cases.optimizers()["sgd"]().minimize(loss)
-        with support.tf().control_dependencies([first]):
+        with tf.control_dependencies([first]):
             second = second_optimizer.apply_gradients(second_pairs)
         return loss + other, second, [w]
 

@@ -2,10 +2,15 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import modify_cases
 import support
 from test_fused_updates import needed
+from mx_rec.base import log
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.optimizers import adagrad, ftrl, gradient_descent, lazy_adam, momentum, rmsprop
+from mx_rec.util.initialize import init, terminate_config_initializer
 
 DIM = 4
 ROWS = 20
@@ -15,9 +20,7 @@ LR = 0.2
 
 def stock_optimizers():
     """name -> (TensorFlow's optimizer, ours with the same numbers, slots); each is given a learning rate."""
-    from mx_rec.optimizers import adagrad, ftrl, gradient_descent, lazy_adam, momentum, rmsprop
-
-    train = support.tf().compat.v1.train
+    train = tf.compat.v1.train
     return {
         "sgd": (train.GradientDescentOptimizer, gradient_descent.create_hash_optimizer, ()),
         "momentum": (lambda lr: train.MomentumOptimizer(lr, 0.7), lambda lr: momentum.create_hash_optimizer(lr, mom=0.7),
@@ -71,9 +74,6 @@ class Model:
     """One table, looked up twice."""
 
     def __init__(self, name="table", lookups=2):
-        from mx_rec.core.embedding import create_table, sparse_lookup
-
-        tf = support.tf()
         self.table = create_table(key_dtype=tf.int64, dim=DIM, name=name, device_vocabulary_size=ROWS,
                                   emb_initializer=tf.compat.v1.zeros_initializer())
         self.variable = self.table.variable
@@ -82,7 +82,7 @@ class Model:
         self.raw = support.Raw.of(self.table)
 
     def gradients(self):
-        return support.tf().gradients(self.loss, [self.variable])
+        return tf.gradients(self.loss, [self.variable])
 
     def feed(self, batch):
         return dict(zip(self.ids, map(key_of, batch)))
@@ -96,7 +96,6 @@ class Dense:
     """The same model on an ordinary variable."""
 
     def __init__(self, initial, lookups=2, **arguments):
-        tf = support.tf()
         self.variable = tf.compat.v1.Variable(initial, **arguments)
         self.rows = [tf.compat.v1.placeholder(tf.int64, [None]) for _ in range(lookups)]
         self.loss = loss_of(tf, [tf.nn.embedding_lookup(self.variable, rows) for rows in self.rows])
@@ -122,8 +121,7 @@ def start(session, *models):
         for name in ("Momentum_momentum", "Adagrad_accumulator", "Ftrl_accum", "Ftrl_linear", "LazyAdam_momentum",
                      "LazyAdam_velocity", "RMSProp_rms", "RMSProp_mg", "RMSProp_momentum"):
             model.raw.slot(name)
-    sess = session()
-    sess.run(support.tf().compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for model in models:
         model.raw.assign(sess, key_of(np.arange(ROWS)), initial_rows())
     return sess
@@ -132,7 +130,6 @@ def start(session, *models):
 @pytest.mark.parametrize("how", ["apply_gradients", "minimize", "clipped", "mixed"])
 @pytest.mark.parametrize("name", LIKE_DENSE)
 def test_a_table_trains_to_the_numbers_of_the_same_model_on_a_variable(graph, session, dynamic, name, how):
-    tf = support.tf()
     make, _, slots = stock_optimizers()[name]
     model, dense = Model(), Dense(initial_rows())
     slot_names = {"Momentum_momentum": "momentum", "Adagrad_accumulator": "accumulator", "Ftrl_accum": "accum",
@@ -168,7 +165,6 @@ def test_a_table_trains_to_the_numbers_of_the_same_model_on_a_variable(graph, se
 @pytest.mark.parametrize("how", ["apply_gradients", "minimize", "clipped", "twice"])
 @pytest.mark.parametrize("name", ALL)
 def test_a_table_gets_the_bits_that_our_optimizer_gives_it(graph, session, dynamic, name, how):
-    tf = support.tf()
     stock, own, slots = stock_optimizers()[name]
     models = Model("stock"), Model("own")
     updates = []
@@ -193,7 +189,6 @@ def test_a_table_gets_the_bits_that_our_optimizer_gives_it(graph, session, dynam
 
 @pytest.mark.parametrize("name", ALL)
 def test_hyper_parameters_may_be_tensors_and_callables(graph, session, dynamic, name):
-    tf = support.tf()
     train = tf.compat.v1.train
     rate = tf.compat.v1.placeholder(tf.float64, [])
     other = tf.compat.v1.Variable(0.7, trainable=False)
@@ -222,7 +217,6 @@ def test_hyper_parameters_may_be_tensors_and_callables(graph, session, dynamic, 
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_step_advances_after_the_update_and_the_table_knows_its_optimizer(graph, session, dynamic, name):
-    tf = support.tf()
     make, _, slots = stock_optimizers()[name]
     model = Model()
     step = tf.compat.v1.train.get_or_create_global_step()
@@ -240,7 +234,6 @@ def test_the_step_advances_after_the_update_and_the_table_knows_its_optimizer(gr
 
 def test_adam_advances_its_powers_once_for_tables_and_variables_together(graph, session, dynamic):
     """In one call with a table, a variable gets the bits that it gets alone."""
-    tf = support.tf()
     train = tf.compat.v1.train
     model, other, together, alone = Model(), Model("other"), Dense(initial_rows()), Dense(initial_rows())
     update = train.AdamOptimizer(LR).minimize(
@@ -257,8 +250,6 @@ def test_adam_advances_its_powers_once_for_tables_and_variables_together(graph, 
 
 
 def test_adam_says_once_that_it_is_lazy_here_and_others_say_nothing(graph, dynamic, monkeypatch):
-    from mx_rec.base import log
-
     said = []
     monkeypatch.setattr(log.logger, "warning", lambda message, *args: said.append(message % args))
     model = Model("warned_table")
@@ -280,9 +271,6 @@ def as_a_script_writes_it(optimizer):
 @pytest.mark.parametrize("name, saved_by", [(name, by) for name in ALL for by in ("stock", "own")] + [
     ("rmsprop", "written"), ("centered_rmsprop", "written")])
 def test_training_goes_on_from_a_checkpoint_with_either_optimizer(graph, session, mx, tmp_path, name, saved_by):
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
-    tf = support.tf()
     prefix = str(tmp_path / "model")
 
     def run(which, first, last, restored):
@@ -294,8 +282,7 @@ def test_training_goes_on_from_a_checkpoint_with_either_optimizer(graph, session
         optimizer = {"stock": make, "own": own, "written": lambda lr: as_a_script_writes_it(make(lr))}[which](LR)
         update = optimizer.minimize(model.loss, var_list=[model.variable])
         saver = tf.compat.v1.train.Saver()
-        with support.new_session() as sess:
-            sess.run(tf.compat.v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             model.raw.assign(sess, key_of(np.arange(ROWS)), initial_rows() if restored is None else
                              np.full([ROWS, DIM], 9.0))
             for slot in slots:
@@ -321,8 +308,6 @@ def test_training_goes_on_from_a_checkpoint_with_either_optimizer(graph, session
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_modified_graph_gives_the_same_bits(name):
-    tf = support.tf()
-
     def script(run):
         random = np.random.RandomState(2)
         data = tf.data.Dataset.from_tensor_slices({
@@ -345,7 +330,6 @@ def test_a_modified_graph_gives_the_same_bits(name):
 
 
 def test_sums_of_gradients_need_no_tensor(graph, dynamic):
-    tf = support.tf()
     model = Model()
     train = tf.compat.v1.train.AdagradOptimizer(LR).minimize(model.loss, var_list=[model.variable])
     update, = needed(train)["MxRecUpdate"]
@@ -353,9 +337,6 @@ def test_sums_of_gradients_need_no_tensor(graph, dynamic):
 
 
 def test_updates_may_stand_in_a_branch_with_their_lookup_and_not_outside_of_it(graph, session, dynamic):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
-    tf = support.tf()
     table = create_table(key_dtype=tf.int64, dim=DIM, name="table", device_vocabulary_size=ROWS,
                          emb_initializer=tf.compat.v1.zeros_initializer())
     optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.5)
@@ -379,7 +360,7 @@ def test_updates_may_stand_in_a_branch_with_their_lookup_and_not_outside_of_it(g
 
 
 def test_an_optimizer_without_a_sparse_update_is_refused_with_the_name_of_the_table(graph, dynamic):
-    class Dense(support.tf().compat.v1.train.Optimizer):
+    class Dense(tf.compat.v1.train.Optimizer):
         def _apply_dense(self, grad, var):
             return var.assign_sub(grad)
 
@@ -392,14 +373,12 @@ def test_an_optimizer_without_a_sparse_update_is_refused_with_the_name_of_the_ta
 
 
 def test_gradients_that_are_dense_and_dynamic_expansion_are_refused(graph, mx):
-    tf = support.tf()
     mx(use_dynamic_expansion=True)
     model = Model(lookups=1)
     optimizer = tf.compat.v1.train.GradientDescentOptimizer(LR)
     slices = tf.IndexedSlices(tf.zeros([1, DIM]), tf.zeros([1], tf.int64))
     with pytest.raises(ValueError, match="dynamic expansion.*GradientDescentOptimizer.*'table'.*_by_addr"):
         optimizer.apply_gradients([(slices, model.variable)])
-    from mx_rec.util.initialize import init, terminate_config_initializer
 
     terminate_config_initializer()
     tf.compat.v1.reset_default_graph()
@@ -413,7 +392,6 @@ def test_gradients_that_are_dense_and_dynamic_expansion_are_refused(graph, mx):
 
 def test_an_imported_graph_trains_its_table(graph, session, dynamic):
     """Collections of an imported graph hold raw tensors in the place of variables."""
-    tf = support.tf()
     model = Model()
     tf.compat.v1.add_to_collection("loss", model.loss)
     for ids in model.ids:

@@ -2,16 +2,19 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
+from mx_rec.stock.select import convert_graph
+from mx_rec.util.stock_tables import StockTables
 
 
 @pytest.fixture
 def v1(mx, graph):
     """tf.compat.v1, with mx_rec and a fresh graph."""
     mx(stock_tables=".*")
-    return support.tf().compat.v1
+    return tf.compat.v1
 
 
 def variable(v1, use_resource, initializer=None, name="w"):
@@ -20,8 +23,6 @@ def variable(v1, use_resource, initializer=None, name="w"):
 
 
 def plan_of(graph):
-    from mx_rec.stock.select import convert_graph
-
     return {plan.name: plan for plan in convert_graph(graph, True)}["w"]
 
 
@@ -36,7 +37,6 @@ both = pytest.mark.parametrize("use_resource", [False, True], ids=["reference", 
 
 @both
 def test_an_update_waits_for_what_its_gradients_wait_for(v1, graph, use_resource):
-    tf = support.tf()
     w, good = variable(v1, use_resource), v1.placeholder(tf.bool, [])
     loss = tf.reduce_sum(tf.nn.embedding_lookup(w, [1, 2]))
     optimizer = v1.train.AdagradOptimizer(0.1)
@@ -58,7 +58,6 @@ def test_an_update_waits_for_what_its_gradients_wait_for(v1, graph, use_resource
 
 @both
 def test_a_fused_update_does_not_wait_for_gates(v1, graph, use_resource):
-    tf = support.tf()
     w, values = variable(v1, use_resource), v1.placeholder(tf.int64, [None])
     sparse = tf.SparseTensor([[0, 0], [1, 0]], values, [2, 1])
     rows = tf.nn.safe_embedding_lookup_sparse([w], sparse, combiner="mean")
@@ -70,7 +69,6 @@ def test_a_fused_update_does_not_wait_for_gates(v1, graph, use_resource):
 
 @both
 def test_rows_of_a_value_that_was_read_later_are_read_later(v1, graph, use_resource):
-    tf = support.tf()
     w, ids = variable(v1, use_resource), v1.placeholder(tf.int64, [None])
     loss = tf.reduce_sum(tf.nn.embedding_lookup(w, ids))
     train = v1.train.GradientDescentOptimizer(0.5).minimize(loss)
@@ -86,7 +84,6 @@ def test_rows_of_a_value_that_was_read_later_are_read_later(v1, graph, use_resou
 
 def orders(kind, use_resource, tables):
     """Rows that are looked up after an update of the same run, by ids that were made before; with tables or without."""
-    tf = support.tf()
     v1 = tf.compat.v1
     with tf.Graph().as_default() as graph:
         w = variable(v1, use_resource, v1.truncated_normal_initializer(seed=3))
@@ -137,8 +134,6 @@ def test_rows_are_looked_up_after_the_update_that_their_block_waits_for(v1, grap
 
 @pytest.fixture
 def unlimited(mx, graph):
-    from mx_rec.util.stock_tables import StockTables
-
     mx(stock_tables=StockTables(names=".*", least_rows=1, unlimited_ids=True))
 
 
@@ -152,7 +147,6 @@ def test_ids_without_limits_wait_for_what_their_limit_waited_for(unlimited, use_
 
 @both
 def test_an_initializer_that_runs_again_starts_again(v1, graph, use_resource):
-    tf = support.tf()
     w = variable(v1, use_resource)
     loss = tf.reduce_sum(tf.square(tf.nn.embedding_lookup(w, [1, 2])))
     train = v1.train.AdagradOptimizer(0.1).minimize(loss)
@@ -169,7 +163,6 @@ def test_an_initializer_that_runs_again_starts_again(v1, graph, use_resource):
 
 @both
 def test_a_value_that_a_table_cannot_take_is_refused(v1, graph, use_resource):
-    tf = support.tf()
     w = variable(v1, use_resource, v1.random_uniform_initializer())
     train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.nn.embedding_lookup(w, [1, 2])))
     init, own = v1.global_variables_initializer(), w.initializer
@@ -190,7 +183,6 @@ def test_a_value_that_a_table_cannot_take_is_refused(v1, graph, use_resource):
 @both
 @pytest.mark.parametrize("alone", ["w", "slots"])
 def test_a_variable_that_is_initialized_apart_from_its_slots_stays(v1, graph, use_resource, alone):
-    tf = support.tf()
     w = variable(v1, use_resource)
     optimizer = v1.train.AdagradOptimizer(0.1)
     optimizer.minimize(tf.reduce_sum(tf.nn.embedding_lookup(w, [1, 2])))
@@ -223,8 +215,7 @@ def test_numbers_that_are_not_drawn_for_each_element_are_set_by_the_initializer(
     plan = plan_of(graph)
     assert plan.converts and plan.sets_rows
     other = [one for one in v1.global_variables() if one.op.name == "other"]
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         rows = session.run(w)
         expected = session.run(other[0]) if other else np.broadcast_to(rows[:1] if made is spread else 0.0, rows.shape)
     np.testing.assert_array_equal(rows, expected)
@@ -233,7 +224,6 @@ def test_numbers_that_are_not_drawn_for_each_element_are_set_by_the_initializer(
 
 @both
 def test_a_variable_to_which_one_number_is_added_stays(v1, graph, use_resource):
-    tf = support.tf()
     w = variable(v1, use_resource)
     tf.nn.embedding_lookup(w, [1, 2])
     if use_resource:

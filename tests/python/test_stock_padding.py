@@ -2,9 +2,14 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
+from mx_rec.stock.select import convert_graph
+from mx_rec.util.stock_tables import StockTables
+
+v1 = tf.compat.v1
 
 PADDING = cases.ROWS - 1
 STEPS = 12
@@ -13,24 +18,21 @@ both = pytest.mark.parametrize("use_resource", [False, True], ids=["reference", 
 
 
 def adam():
-    return support.tf().compat.v1.train.AdamOptimizer(0.02)
+    return tf.compat.v1.train.AdamOptimizer(0.02)
 
 
 def padded(ids):
     """Ids of which some are padding; PADDING itself is no other id."""
-    tf = support.tf()
     ids = tf.minimum(ids, PADDING - 1)
     return tf.where(tf.equal(ids % 3, 1), tf.fill(tf.shape(ids), tf.constant(PADDING, tf.int64)), ids)
 
 
 def zeroed(w, ids=PADDING):
-    v1 = support.tf().compat.v1
     return v1.scatter_update(w, ids, v1.zeros(np.shape(ids) + (cases.DIM,)))
 
 
 def sequence(w, ids):
     """A bag of rows behind the update of the padding, and an item beside it."""
-    tf = support.tf()
     with tf.control_dependencies([zeroed(w)]):
         rows = tf.nn.embedding_lookup(w, padded(ids))
     return tf.reduce_sum(rows, 1) + tf.nn.embedding_lookup(w, tf.minimum(ids[:, 0], PADDING - 1))
@@ -38,7 +40,6 @@ def sequence(w, ids):
 
 def features(w, ids):
     """Two bags of one variable, each with a padding of its own."""
-    tf = support.tf()
     found = []
     for padding in (PADDING, PADDING - 1):
         with tf.control_dependencies([zeroed(w, [padding])]):
@@ -49,7 +50,6 @@ def features(w, ids):
 
 
 def pooled(w, ids):
-    tf = support.tf()
     sparse = tf.sparse.from_dense(padded(ids) + 0)
     with tf.control_dependencies([zeroed(w)]):
         return tf.nn.safe_embedding_lookup_sparse(w, sparse, combiner="mean")
@@ -57,8 +57,6 @@ def pooled(w, ids):
 
 def build(optimizer, rows_of, use_resource, penalty=None):
     def make(ids, labels):
-        tf = support.tf()
-        v1 = tf.compat.v1
         variables = [v1.get_variable(name, [cases.ROWS, cases.DIM], use_resource=use_resource,
                                      initializer=v1.random_uniform_initializer(-0.1, 0.1)) for name in ("w", "v")]
         # The second one is looked up as always: what is joined must not wait for less.
@@ -82,10 +80,6 @@ def test_the_numbers_are_those_of_the_variable(mx, name, rows_of, use_resource):
 
 @both
 def test_a_graph_that_evaluates_sets_the_row_before_its_lookup(mx, graph, use_resource):
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=".*")
     w = v1.get_variable("w", [cases.ROWS, cases.DIM], use_resource=use_resource, initializer=v1.ones_initializer())
     with tf.control_dependencies([zeroed(w)]):
@@ -93,8 +87,7 @@ def test_a_graph_that_evaluates_sets_the_row_before_its_lookup(mx, graph, use_re
     plan, = convert_graph(graph, False)
     assert plan.converts, plan
     support.keep_variables(graph)
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         for _ in range(2):
             np.testing.assert_array_equal(session.run(rows), [[0.0] * cases.DIM, [1.0] * cases.DIM])
             session.run(zeroed(w))
@@ -103,10 +96,6 @@ def test_a_graph_that_evaluates_sets_the_row_before_its_lookup(mx, graph, use_re
 
 def test_each_run_sets_it_anew(mx, graph):
     """An assignment between two steps is undone by the next one, as in TensorFlow."""
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=".*")
     ids = v1.placeholder(tf.int64, [None])
     w = v1.get_variable("w", [cases.ROWS, cases.DIM], initializer=v1.ones_initializer())
@@ -115,8 +104,7 @@ def test_each_run_sets_it_anew(mx, graph):
     train = v1.train.MomentumOptimizer(0.1, 0.9).minimize(tf.reduce_sum(tf.square(rows - 2.0)))
     plan, = convert_graph(graph, True)
     assert plan.converts, plan
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         for _ in range(3):
             found = session.run([rows, train], {ids: [PADDING, PADDING, 5]})[0]
             np.testing.assert_array_equal(found[:2], np.zeros([2, cases.DIM]))
@@ -126,18 +114,11 @@ def test_each_run_sets_it_anew(mx, graph):
 
 def test_an_access_threshold_gives_the_padding_its_row(mx):
     """A row that is set counts as admitted; with a threshold of 1 all numbers are those of the variable."""
-    from mx_rec.util.stock_tables import StockTables
-
     mx(stock_tables=StockTables(least_rows=1, access_threshold=1))
     cases.expect_equal(build(cases.optimizers()["adagrad"], sequence, False), ["v", "w"], STEPS)
 
 
 def test_ids_of_a_variable_whose_rows_are_set_keep_their_limits(mx, graph):
-    from mx_rec.stock.select import convert_graph
-    from mx_rec.util.stock_tables import StockTables
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=StockTables(least_rows=1, unlimited_ids=True))
     w = v1.get_variable("w", [cases.ROWS, cases.DIM])
     with tf.control_dependencies([zeroed(w)]):
@@ -148,10 +129,6 @@ def test_ids_of_a_variable_whose_rows_are_set_keep_their_limits(mx, graph):
 
 
 def test_a_variable_that_is_read_from_what_sets_it_stays(mx, graph):
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=".*")
     w = v1.get_variable("w", [cases.ROWS, cases.DIM], use_resource=False)
     rows = tf.gather(zeroed(w), [1, 2])

@@ -2,16 +2,17 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
+from mx_rec.stock.select import convert_graph
 
 STEPS = 3
 
 
 def train(place, step, optimizer, use_resource, scope, tables):
     """Goes on from the last checkpoint of a directory for STEPS steps, saves, and returns the losses."""
-    tf = support.tf()
     v1 = tf.compat.v1
     with tf.Graph().as_default() as graph:
         v1.set_random_seed(3)
@@ -26,8 +27,6 @@ def train(place, step, optimizer, use_resource, scope, tables):
             update = cases.optimizers()[optimizer]().minimize(loss)
         support.keep_variables()
         if tables:
-            from mx_rec.stock.select import convert_graph
-
             assert sum(plan.converts for plan in convert_graph(graph, True)) == 3
         saver = v1.train.Saver()
         with support.new_session() as sess:

@@ -4,11 +4,12 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import program_runs
 import stock_programs as programs
-import support
 from stock_programs import Program
+from mx_rec.stock.select import convert_graph
 
 # MX_REC_RANDOM_PROGRAMS is how many programs the long form draws; MX_REC_PROGRAM_SEED is the one to run instead.
 COUNT, LONG, CHUNK = 60, int(os.environ.get("MX_REC_RANDOM_PROGRAMS", "2000")), 50
@@ -51,13 +52,11 @@ def test_the_random_programs_are_of_all_kinds():
 
 @pytest.mark.long
 def test_random_programs_have_tables_and_variables(mx):
-    from mx_rec.stock.select import convert_graph
-
     mx(stock_tables=".*")
     plans = []
     for program in [Program(seed) for seed in range(COUNT)][1::2]:
         if program.kind == programs.SESSION:
-            with support.tf().Graph().as_default() as graph:
+            with tf.Graph().as_default() as graph:
                 program.build()
                 plans.extend(convert_graph(graph, True))
     tables = sum(plan.converts for plan in plans)

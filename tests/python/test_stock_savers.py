@@ -2,15 +2,19 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
+from mx_rec.stock.select import convert_graph
+from mx_rec.util.initialize import terminate_config_initializer
+from mx_rec.util.stock_tables import StockTables
 
 
 @pytest.fixture
 def v1(mx, graph):
     mx(stock_tables=".*")
-    return support.tf().compat.v1
+    return tf.compat.v1
 
 
 def losses(v1, tables, made, of, place):
@@ -21,7 +25,6 @@ def losses(v1, tables, made, of, place):
         made: "before" or "after" the conversion.
         of: Takes the variables by name, returns the var_list.
     """
-    tf = support.tf()
     with tf.Graph().as_default() as graph:
         found = {name: v1.get_variable(name, [cases.ROWS, cases.DIM], initializer=v1.ones_initializer())
                  for name in ("users", "items")}
@@ -39,12 +42,9 @@ def losses(v1, tables, made, of, place):
         saver = v1.train.Saver(of(found), max_to_keep=None) if made == "before" else None
         support.keep_variables()
         if tables:
-            from mx_rec.stock.select import convert_graph
-
             assert sorted(plan.name for plan in convert_graph(graph, True) if plan.converts) == ["items", "users"]
         saver = saver or v1.train.Saver(of(found), max_to_keep=None)
-        with support.new_session() as sess:
-            sess.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             for name in ("users", "items"):
                 cases.set_variable(sess, found[name], cases.start(seed=len(name)))
             seen = []
@@ -62,7 +62,7 @@ def losses(v1, tables, made, of, place):
     lambda one: [one["w"]], lambda one: [one["w"], one["users"], one["users_slot"]],
     lambda one: {name: one[name] for name in ("w", "items", "items_slot")},
     lambda one: [one["items"], one["items_slot"]],
-    lambda one: support.tf().compat.v1.global_variables(), lambda one: None,
+    lambda one: tf.compat.v1.global_variables(), lambda one: None,
 ], ids=["dense", "one-table", "dict", "table-alone", "all-by-list", "all"])
 def test_a_saver_restores_the_tables_of_its_variables_and_no_others(v1, made, of, tmp_path):
     """A Saver of a dense variable rolled all tables back: a loss of 0.536 where TensorFlow gives 0.321."""
@@ -74,11 +74,6 @@ def test_a_saver_restores_the_tables_of_its_variables_and_no_others(v1, made, of
 def test_all_parts_of_a_variable_become_tables_or_none_does(mx, graph, use_resource, tmp_path):
     """Of 7 rows in 3 parts only the one of 3 rows became a table: a script with variables could not restore the checkpoint,
     'Does not have sufficient slices for partitioned tensor w'."""
-    from mx_rec.stock.select import convert_graph
-    from mx_rec.util.initialize import terminate_config_initializer
-    from mx_rec.util.stock_tables import StockTables
-
-    tf = support.tf()
     v1 = tf.compat.v1
     found = []
     for least, converts in ((3, False), (2, True), (0, None)):
@@ -96,8 +91,7 @@ def test_all_parts_of_a_variable_become_tables_or_none_does(mx, graph, use_resou
                 if not converts:
                     assert "its part w/part_1 stays" in plans[0].reason and "fewer than 3" in plans[1].reason
             saver = v1.train.Saver()
-            with support.new_session() as sess:
-                sess.run(v1.global_variables_initializer())
+            with support.started(support.new_session()) as sess:
                 if least:
                     sess.run(train, {ids: [0, 4, 6]})
                     paths = saver.save(sess, str(tmp_path / str(least)))
@@ -113,7 +107,6 @@ def test_all_parts_of_a_variable_become_tables_or_none_does(mx, graph, use_resou
     ["sgd", "adagrad", "momentum", "ftrl"], [False, True], [1, 3]))
 def test_a_graph_that_sets_its_variables_takes_rows_and_slots_of_tables_too(mx, optimizer, use_resource, parts, tmp_path):
     """A restore into such a graph, whose variables could not be tables, ended with "Key w/Momentum not found"."""
-    tf = support.tf()
     v1 = tf.compat.v1
     mx(stock_tables=".*")
 
@@ -133,12 +126,9 @@ def test_a_graph_that_sets_its_variables_takes_rows_and_slots_of_tables_too(mx, 
                 v1.variables_initializer(made.variables())
             support.keep_variables()
             if tables:
-                from mx_rec.stock.select import convert_graph
-
                 assert all(plan.converts for plan in convert_graph(graph, True))
             saver = v1.train.Saver()
-            with support.new_session() as sess:
-                sess.run(v1.global_variables_initializer())
+            with support.started(support.new_session()) as sess:
                 if restores:
                     saver.restore(sess, path)
                 seen = [sess.run([loss, train], {ids: step})[0] for step in ([1, 2, 2], [2, 9, 19], [1, 5, 19])]
@@ -156,7 +146,6 @@ def test_a_graph_that_sets_its_variables_takes_rows_and_slots_of_tables_too(mx, 
 @pytest.mark.parametrize("use_resource", [False, True])
 def test_variables_take_a_table_without_rows(mx, use_resource, tmp_path):
     """A table that was saved before its first step, or after an initializer, ended with "cannot reshape array of size 0"."""
-    tf = support.tf()
     v1 = tf.compat.v1
     mx(stock_tables=".*")
 
@@ -168,8 +157,6 @@ def test_variables_take_a_table_without_rows(mx, use_resource, tmp_path):
             train = made.minimize(tf.reduce_sum(tf.square(tf.nn.embedding_lookup(w, [3, 4])) + bias))
             support.keep_variables()
             if tables:
-                from mx_rec.stock.select import convert_graph
-
                 assert all(plan.converts for plan in convert_graph(graph, True))
             saver = v1.train.Saver()
             with support.new_session() as sess:

@@ -2,9 +2,17 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
-import support
+from mx_rec.base import log
+from mx_rec.core.feature_process import EvictHook
+from mx_rec.graph.hooks import GraphModifierHook
+from mx_rec.graph.modifier import modify_graph_and_start_emb_cache
+from mx_rec.stock.convert import converted
+from mx_rec.util.stock_tables import StockTables
+
+v1 = tf.compat.v1
 
 ROWS = 300
 
@@ -12,8 +20,6 @@ ROWS = 300
 @pytest.fixture
 def said(caplog):
     """A function that returns what the package has logged so far, from a level on."""
-    from mx_rec.base import log
-
     before = set(log._said)
     log._said.clear()
     caplog.set_level("INFO", "mx_rec")
@@ -32,8 +38,6 @@ def build(stays=("dense",), resource=True):
     Args:
         stays: Of the variables `items` and `dense` those with a dense penalty.
     """
-    tf = support.tf()
-    v1 = tf.compat.v1
     step = v1.train.get_or_create_global_step()
     ids, labels = v1.placeholder(tf.int64, [None, 3], "ids"), v1.placeholder(tf.float32, [None], "labels")
     loss = 0.0
@@ -54,22 +58,17 @@ def trained(session, model, steps=4):
 
 def tables(graph):
     """The names of the variables of a graph that became tables."""
-    from mx_rec.stock.convert import converted
-
     return sorted(one.plan.name for one in converted(graph))
 
 
 def plain(model, session=None):
     """Trains in a plain session."""
-    v1 = support.tf().compat.v1
     with v1.Session() as sess:
         sess.run(v1.global_variables_initializer())
         return trained(sess, model)
 
 
 def stock_tables(**settings):
-    from mx_rec.util.stock_tables import StockTables
-
     return StockTables(**settings)
 
 
@@ -77,8 +76,6 @@ def stock_tables(**settings):
 @pytest.mark.parametrize("names", ["items", "other"])
 def test_a_modified_script_whose_variables_all_stay_runs_on_variables_and_says_why(mx, graph, said, names, resource):
     """It ended with "table_info_list is empty! Create a table with create_table": advice of another API."""
-    from mx_rec.graph.modifier import modify_graph_and_start_emb_cache
-
     mx(stock_tables=[names])
     model = build(["items", "dense"], resource)
     modify_graph_and_start_emb_cache()
@@ -96,9 +93,6 @@ def test_a_modified_script_whose_variables_all_stay_runs_on_variables_and_says_w
 
 @pytest.mark.parametrize("modify", [False, True])
 def test_graph_modifier_hook_lets_a_script_run_whose_variables_all_stay(mx, graph, said, modify):
-    from mx_rec.graph.hooks import GraphModifierHook
-
-    v1 = support.tf().compat.v1
     mx(stock_tables=["items"])
     model = build(["items"])
     with v1.train.MonitoredTrainingSession(hooks=[GraphModifierHook(modify_graph=modify)]) as sess:
@@ -107,8 +101,6 @@ def test_graph_modifier_hook_lets_a_script_run_whose_variables_all_stay(mx, grap
 
 
 def test_without_stock_tables_a_script_without_a_table_is_still_refused(mx, graph):
-    from mx_rec.graph.modifier import modify_graph_and_start_emb_cache
-
     mx()
     build()
     with pytest.raises(RuntimeError, match="table_info_list is empty!"):
@@ -126,9 +118,6 @@ def test_without_stock_tables_a_script_without_a_table_is_still_refused(mx, grap
 def test_the_log_counts_the_variables_that_the_setting_selects_and_names_those_that_stay(
         mx, graph, said, settings, counted, way):
     """Of a graph of which nothing became a table the log said no reason, and counted variables of optimizers."""
-    from mx_rec.graph.modifier import modify_graph_and_start_emb_cache
-
-    v1 = support.tf().compat.v1
     mx(stock_tables=settings())
     model = build()
     if way == "modify":
@@ -143,8 +132,6 @@ def test_the_log_counts_the_variables_that_the_setting_selects_and_names_those_t
 
 
 def test_an_estimator_says_what_stays_in_training_and_evaluation(mx, graph, said, tmp_path):
-    tf = support.tf()
-
     def model_fn(features, labels, mode):
         ids, labels, loss, train = features["ids"], labels, 0.0, None
         for name in ("items", "dense"):
@@ -176,9 +163,6 @@ def test_an_estimator_says_what_stays_in_training_and_evaluation(mx, graph, said
 def test_a_monitored_session_converts_its_graph_by_itself_and_goes_on_from_its_checkpoint(
         mx, graph, said, tmp_path, name, resource):
     """`init(stock_tables=...)` alone made no table in a session, and nothing was said."""
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def session():
         if name == "MonitoredTrainingSession":
             return v1.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), save_checkpoint_steps=2, log_step_count_steps=None)
@@ -204,10 +188,6 @@ def test_a_monitored_session_converts_its_graph_by_itself_and_goes_on_from_its_c
 
 
 def test_a_monitored_session_trains_the_numbers_of_a_modified_script(mx, graph):
-    from mx_rec.graph.modifier import modify_graph_and_start_emb_cache
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=stock_tables(least_rows=100))
     losses = []
     for calls in (False, True):
@@ -223,9 +203,6 @@ def test_a_monitored_session_trains_the_numbers_of_a_modified_script(mx, graph):
 
 
 def test_hooks_find_the_tables_of_a_monitored_session_when_they_begin(mx, graph, said, tmp_path):
-    from mx_rec.core.feature_process import EvictHook
-
-    v1 = support.tf().compat.v1
     mx(stock_tables=stock_tables(least_rows=100, access_threshold=1, eviction_threshold=2, eviction_unit="steps",
                                  evict_time_interval=None, evict_step_interval=2))
     model = build()
@@ -237,10 +214,6 @@ def test_hooks_find_the_tables_of_a_monitored_session_when_they_begin(mx, graph,
 @pytest.mark.parametrize("way", ["scaffold", "collection", "modify", "estimator"])
 def test_a_saver_that_was_made_before_saves_the_tables(mx, graph, said, way, tmp_path):
     """It kept its variables from being tables, with a warning."""
-    from mx_rec.graph.modifier import modify_graph_and_start_emb_cache
-
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=stock_tables(least_rows=100))
     if way == "estimator":
         def model_fn(features, labels, mode):
@@ -277,9 +250,6 @@ def test_a_saver_that_was_made_before_saves_the_tables(mx, graph, said, way, tmp
 @pytest.mark.parametrize("way", ["modify", "monitored"])
 @pytest.mark.parametrize("ran", ["nothing", "constant", "variables"])
 def test_a_graph_whose_variables_an_open_session_has_run_stays_with_a_warning(mx, graph, said, ran, way):
-    from mx_rec.graph.modifier import modify_graph_and_start_emb_cache
-
-    v1 = support.tf().compat.v1
     mx(stock_tables=stock_tables(least_rows=100))
     with v1.Session() as sess:
         if ran == "constant":
@@ -303,7 +273,6 @@ def test_a_graph_whose_variables_an_open_session_has_run_stays_with_a_warning(mx
 
 def test_a_plain_session_that_is_closed_again_leaves_tables_to_a_monitored_one(mx, graph, said):
     """The plain session ran on variables, and warned of a call that it did without."""
-    v1 = support.tf().compat.v1
     mx(stock_tables=stock_tables(least_rows=100))
     model = build()
     plain(model)
@@ -316,8 +285,6 @@ def test_a_plain_session_that_is_closed_again_leaves_tables_to_a_monitored_one(m
 
 def test_sessions_that_have_nothing_to_convert_say_nothing(mx, graph, said, tmp_path):
     """Graphs without updates, a setting that selects nothing, and sessions without `stock_tables`."""
-    tf = support.tf()
-    v1 = tf.compat.v1
     mx(stock_tables=True)
     plain(build())
     with tf.Graph().as_default():
@@ -329,7 +296,6 @@ def test_sessions_that_have_nothing_to_convert_say_nothing(mx, graph, said, tmp_
 
 
 def test_a_second_monitored_session_of_a_graph_neither_converts_nor_warns_again(mx, graph, said):
-    v1 = support.tf().compat.v1
     mx(stock_tables=stock_tables(least_rows=100))
     model = build()
     for _ in range(2):
@@ -340,7 +306,6 @@ def test_a_second_monitored_session_of_a_graph_neither_converts_nor_warns_again(
 
 
 def test_without_the_setting_a_monitored_session_changes_nothing(mx, graph, said):
-    v1 = support.tf().compat.v1
     mx()
     model = build()
     with v1.train.MonitoredTrainingSession() as sess:

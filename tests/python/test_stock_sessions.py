@@ -2,9 +2,14 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
+from mx_rec.stock.convert import converted
+from mx_rec.stock.select import convert_graph
+
+v1 = tf.compat.v1
 
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adagrad", "ftrl", "ftrl_shrinkage", "lazy_adam", "rmsprop",
               "centered_rmsprop")
@@ -27,7 +32,6 @@ def model(optimizer, variable, rows_of, clip=None):
     """
 
     def build(ids, labels):
-        tf = support.tf()
         made = variable()
         wide = rows_of(made, ids)
         project = tf.constant(np.linspace(-1, 1, 12), tf.float32)
@@ -42,13 +46,13 @@ def model(optimizer, variable, rows_of, clip=None):
 
 
 def one(use_resource, shape=(cases.ROWS, cases.DIM), **kwargs):
-    return lambda: support.tf().compat.v1.get_variable(
+    return lambda: tf.compat.v1.get_variable(
         "w", shape, use_resource=use_resource,
-        initializer=support.tf().compat.v1.truncated_normal_initializer(stddev=0.1), **kwargs)
+        initializer=tf.compat.v1.truncated_normal_initializer(stddev=0.1), **kwargs)
 
 
 def looked_up(variable, ids):
-    return support.tf().nn.embedding_lookup(variable, ids)
+    return tf.nn.embedding_lookup(variable, ids)
 
 
 @pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
@@ -63,8 +67,6 @@ def test_each_optimizer_gives_the_numbers_of_the_variable(everything, optimizer,
 @pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("strategy", ["mod", "div"])
 def test_each_part_of_a_partitioned_variable_is_a_table(everything, strategy, use_resource):
-    tf = support.tf()
-
     def rows_of(variable, ids):
         return tf.nn.embedding_lookup(variable, ids, partition_strategy=strategy)
 
@@ -77,8 +79,6 @@ def test_each_part_of_a_partitioned_variable_is_a_table(everything, strategy, us
                          ids=["rank 1", "rank 3", "one column"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
 def test_a_row_of_a_variable_may_have_any_rank(everything, optimizer, shape):
-    tf = support.tf()
-
     def rows_of(variable, ids):
         rows = tf.reshape(tf.nn.embedding_lookup(variable, ids), [tf.shape(ids)[0], -1])
         return tf.tile(rows, [1, 4])[:, :12]
@@ -89,8 +89,6 @@ def test_a_row_of_a_variable_may_have_any_rank(everything, optimizer, shape):
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 @pytest.mark.parametrize("safe", [False, True], ids=["plain", "safe"])
 def test_sparse_ids_with_weights_are_pooled_as_before(everything, combiner, safe):
-    tf = support.tf()
-
     def rows_of(variable, ids):
         padded = tf.where(ids % 7 == 0, -tf.ones_like(ids), ids) if safe else ids + 1
         sparse = tf.sparse.from_dense(padded + 1 if safe else padded)
@@ -105,7 +103,6 @@ def test_sparse_ids_with_weights_are_pooled_as_before(everything, combiner, safe
 
 def bags_with_empty_rows(ids):
     """Sparse ids of which some rows have none, some negative ones, and the others up to three."""
-    tf = support.tf()
     padded = tf.where(ids % 3 == 0, tf.zeros_like(ids), ids)
     sparse = tf.sparse.from_dense(padded)
     return tf.SparseTensor(sparse.indices, tf.where(sparse.values % 5 == 1, -sparse.values, sparse.values),
@@ -117,8 +114,6 @@ def bags_with_empty_rows(ids):
     [False, True]))
 def test_pooled_rows_and_rows_without_ids_are_those_of_the_variable(everything, optimizer, combiner, use_resource):
     """Rows without ids touch the first row with a gradient of zeros, which momentum and FTRL notice."""
-    tf = support.tf()
-
     def rows_of(variable, ids):
         pooled = tf.nn.safe_embedding_lookup_sparse(variable, bags_with_empty_rows(ids), combiner=combiner)
         return tf.tile(pooled, [1, 3])
@@ -128,8 +123,6 @@ def test_pooled_rows_and_rows_without_ids_are_those_of_the_variable(everything, 
 
 
 def test_two_pooled_lookups_and_a_clipped_gradient_keep_the_ops_of_tensorflow(everything):
-    tf = support.tf()
-
     def rows_of(variable, ids):
         one_bag = tf.nn.safe_embedding_lookup_sparse(variable, bags_with_empty_rows(ids), combiner="mean")
         other = tf.nn.safe_embedding_lookup_sparse(variable, bags_with_empty_rows(ids * 7 % cases.ROWS), combiner="sum")
@@ -146,10 +139,6 @@ def test_two_pooled_lookups_and_a_clipped_gradient_keep_the_ops_of_tensorflow(ev
 
 
 def test_what_else_reads_a_fused_chain_still_has_its_value(everything, graph):
-    tf = support.tf()
-    v1 = tf.compat.v1
-    from mx_rec.stock.select import convert_graph
-
     ids = v1.placeholder(tf.int64, [None, 3])
     variable = one(True)()
     pooled = tf.nn.safe_embedding_lookup_sparse(variable, bags_with_empty_rows(ids))
@@ -160,8 +149,7 @@ def test_what_else_reads_a_fused_chain_still_has_its_value(everything, graph):
     norm = tf.norm(pairs[0][0].values)
     plans = convert_graph(graph, True)
     assert plans[0].pieces
-    with support.new_session() as sess:
-        sess.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         feed = {ids: [[1, 2, 4], [7, 8, 9]]}
         before = sess.run(pooled, feed)
         outer, value, _ = sess.run([pooled, norm, train], feed)
@@ -180,7 +168,6 @@ def test_what_else_reads_a_fused_chain_still_has_its_value(everything, graph):
 @pytest.mark.parametrize("what", ["Gather", "SparseSegment"])
 @pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 def test_rows_of_bags_that_the_graph_reads_too_are_read_before_the_update(everything, use_resource, what):
-    tf = support.tf()
     seen = []
 
     def rows_of(variable, ids):
@@ -196,8 +183,6 @@ def test_rows_of_bags_that_the_graph_reads_too_are_read_before_the_update(everyt
 
 @pytest.mark.parametrize("clip", ["norm", "global norm", "value", "twice the rate"])
 def test_what_stands_between_gradient_and_update_goes_on_working(everything, clip):
-    tf = support.tf()
-
     def clipped(pairs):
         grads, variables = zip(*pairs)
         if clip == "norm":
@@ -215,9 +200,6 @@ def test_what_stands_between_gradient_and_update_goes_on_working(everything, cli
 
 
 def test_a_learning_rate_that_decays_is_a_tensor_as_before(everything):
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def build(ids, labels):
         step = v1.train.get_or_create_global_step()
         made = one(False)()
@@ -229,8 +211,6 @@ def test_a_learning_rate_that_decays_is_a_tensor_as_before(everything):
 
 
 def test_two_lookups_of_a_variable_are_lookups_of_one_table(everything):
-    tf = support.tf()
-
     def rows_of(variable, ids):
         return tf.concat([tf.nn.embedding_lookup(variable, ids[:, :2]), tf.gather(variable, ids[:, 2:])], 1)
 
@@ -239,17 +219,12 @@ def test_two_lookups_of_a_variable_are_lookups_of_one_table(everything):
 
 
 def test_an_id_outside_of_the_variable_is_the_error_of_gather(everything, graph):
-    tf = support.tf()
-    from mx_rec.stock.convert import converted
-    from mx_rec.stock.select import convert_graph
-
     variable = one(True)()
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     rows = tf.nn.embedding_lookup(variable, ids)
     train = tf.compat.v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(rows))
     convert_graph(graph, True)
-    with support.new_session() as sess:
-        sess.run(tf.compat.v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         for wrong in (-1, -5, cases.ROWS, 2 ** 40):
             with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[1\] = {} is not in \[0, {}\)".format(
                     wrong, cases.ROWS)):
@@ -261,10 +236,6 @@ def test_an_id_outside_of_the_variable_is_the_error_of_gather(everything, graph)
 
 
 def test_a_lookup_that_trains_nothing_makes_no_row_and_shows_what_one_would_start_with(everything, graph):
-    tf = support.tf()
-    from mx_rec.stock.convert import converted
-    from mx_rec.stock.select import convert_graph
-
     variable = one(False)()
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     train = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(
@@ -272,8 +243,7 @@ def test_a_lookup_that_trains_nothing_makes_no_row_and_shows_what_one_would_star
     other = tf.nn.embedding_lookup(variable, ids)
     convert_graph(graph, True)
     table = converted(graph)[0].table
-    with support.new_session() as sess:
-        sess.run(tf.compat.v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         before = sess.run(other, {ids: [1, 2, 1]})
         assert table.size() == 0
         assert (before[0] == before[2]).all() and (before[0] != before[1]).all() and np.abs(before).max() < 0.2
@@ -285,9 +255,7 @@ def test_a_lookup_that_trains_nothing_makes_no_row_and_shows_what_one_would_star
 
 
 def test_a_script_that_asks_for_nothing_keeps_its_variables(mx, graph):
-    tf = support.tf()
     mx()
-    from mx_rec.stock.select import convert_graph
 
     variable = one(True)()
     tf.compat.v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.gather(variable, [1])))
@@ -303,9 +271,6 @@ def test_a_fed_gradient_that_an_update_reads_past_is_refused(mx, optimizer, shar
 
     Of a gradient behind `gate_gradients=GATE_GRAPH`, which the update waits for, and of one that another update reads as well.
     """
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def step(convert, value):
         with tf.Graph().as_default() as graph:
             ids = v1.placeholder(tf.int64, [None])
@@ -340,9 +305,6 @@ def test_a_fed_gradient_that_an_update_reads_past_is_refused(mx, optimizer, shar
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
 def test_scores_of_all_rows_in_the_graph_that_trains_are_those_of_the_variable(mx, optimizer, use_resource):
     """A variable stayed TensorFlow's for them, although only a run that fetches them computes them."""
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def seen(convert):
         with tf.Graph().as_default() as graph:
             ids = v1.placeholder(tf.int64, [None])

@@ -2,15 +2,19 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import stock_cases as cases
 import support
+from mx_rec.stock.convert import converted
+from mx_rec.stock.select import convert_graph
+from mx_rec.util.stock_tables import StockTables
+
+v1 = tf.compat.v1
 
 
 def build(optimizer):
     def make(ids, labels):
-        tf = support.tf()
-        v1 = tf.compat.v1
         w = v1.get_variable("w", [cases.ROWS, cases.DIM], use_resource=True,
                             initializer=v1.random_uniform_initializer(-0.1, 0.1))
         pooled = tf.nn.safe_embedding_lookup_sparse(w, tf.sparse.from_dense(ids[:, :2]))
@@ -21,8 +25,6 @@ def build(optimizer):
 
 
 def with_disk(mx, path, rows=50):
-    from mx_rec.util.stock_tables import StockTables
-
     mx(stock_tables=StockTables(least_rows=1, memory_rows=rows, ssd_data_path=[str(path)]))
 
 
@@ -33,12 +35,6 @@ def test_rows_on_disk_give_the_numbers_of_the_variable(mx, tmp_path, optimizer):
 
 
 def test_a_checkpoint_of_a_variable_fills_rows_on_disk_and_goes_on(mx, tmp_path):
-    from mx_rec.stock.convert import converted
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def run(steps, restored, is_converted):
         with tf.Graph().as_default() as graph:
             v1.set_random_seed(1)
@@ -74,16 +70,11 @@ def test_a_checkpoint_of_a_variable_fills_rows_on_disk_and_goes_on(mx, tmp_path)
     (dict(memory_rows=-1, ssd_data_path=["/tmp"]), "memory_rows"), (dict(memory_rows=1, ssd_data_path=[3]), "ssd_data_path"),
     (dict(lazy_adam=1), "lazy_adam")])
 def test_settings_that_do_not_go_together_are_refused_by_init(mx, settings, message):
-    from mx_rec.util.stock_tables import StockTables
-
     with pytest.raises(ValueError, match=message):
         mx(stock_tables=StockTables(**settings))
 
 
 def test_a_directory_that_is_not_there_is_refused_when_the_table_is_made(mx, graph, tmp_path):
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
     with_disk(mx, tmp_path / "missing")
     w = tf.compat.v1.get_variable("w", [cases.ROWS, 2])
     tf.compat.v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.gather(w, [1])))

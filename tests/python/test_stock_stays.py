@@ -4,22 +4,27 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import preloaded
 import stock_cases as cases
 import support
+from mx_rec.state.settings import Settings
+from mx_rec.stock import select
+from mx_rec.stock.convert import converted
+from mx_rec.stock.dense import dense_value
+from mx_rec.stock.select import convert_graph
+from mx_rec.util.stock_tables import StockTables
 
 
 @pytest.fixture
 def v1(mx, graph):
     """tf.compat.v1, with mx_rec and a fresh graph."""
     mx(stock_tables=".*")
-    return support.tf().compat.v1
+    return tf.compat.v1
 
 
 def plan_of(graph, name="w", trains=True):
-    from mx_rec.stock.select import convert_graph
-
     return {plan.name: plan for plan in convert_graph(graph, trains)}[name]
 
 
@@ -57,7 +62,6 @@ def averaged(v1, w):
 
 
 def moving_average_optimizer(v1, w):
-    tf = support.tf()
     return train(v1, v1.reduce_sum(v1.gather(w, [1])), tf.contrib.opt.MovingAverageOptimizer(v1.train.AdagradOptimizer(0.1)))
 
 
@@ -107,7 +111,7 @@ def not_trained(v1, w):
 
 def repeated_rows(v1, w):
     slot = v1.get_variable("slot", w.shape, initializer=v1.constant_initializer(0.1))
-    return support.tf().raw_ops.SparseApplyAdagrad(
+    return tf.raw_ops.SparseApplyAdagrad(
         var=w._ref(), accum=slot._ref(), lr=0.1, grad=v1.gather(w, [1, 1]), indices=[1, 1])
 
 
@@ -119,8 +123,6 @@ def initial_of_another(v1, w):
 @pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 def test_averages_of_other_variables_keep_no_variable_from_becoming_a_table(v1, use_resource):
     """What is averaged are the numbers of the model on variables, and so is what the average gives."""
-    tf = support.tf()
-
     def build(ids, labels):
         w, dense = [v1.get_variable(name, shape, use_resource=use_resource, initializer=v1.random_uniform_initializer(-0.1, 0.1))
                     for name, shape in (("w", [cases.ROWS, cases.DIM]), ("dense", [cases.DIM, 1]))]
@@ -138,15 +140,13 @@ def test_averages_of_other_variables_keep_no_variable_from_becoming_a_table(v1, 
 
 
 def setter(ps_device="/job:ps"):
-    return support.tf().compat.v1.train.replica_device_setter(
+    return tf.compat.v1.train.replica_device_setter(
         ps_tasks=2, ps_device=ps_device, worker_device="/job:worker/task:0")
 
 
 @pytest.mark.parametrize("is_inside", [False, True])
 @pytest.mark.parametrize("ps_device", ["/job:ps", "/job:servers"])
 def test_variables_on_parameter_servers_become_tables_there_and_others_stay(v1, graph, ps_device, is_inside):
-    from mx_rec.stock.select import convert_graph
-
     with v1.device("/job:worker/task:0"):
         train(v1, v1.reduce_sum(v1.gather(variable(v1, "local"), [1])))
     with v1.device(setter(ps_device)):
@@ -167,9 +167,6 @@ def test_variables_on_parameter_servers_become_tables_there_and_others_stay(v1, 
 
 @pytest.mark.parametrize("option", ["servers", "use_dynamic_expansion", "is_incremental_checkpoint"])
 def test_variables_on_parameter_servers_stay_with_settings_that_tables_there_have_not(v1, graph, option, monkeypatch):
-    from mx_rec.stock import select
-    from mx_rec.state.settings import Settings
-
     with v1.device(setter()):
         train(v1, v1.reduce_sum(v1.gather(variable(v1), [1])))
         options = select.options_of_process()
@@ -221,8 +218,7 @@ def test_what_cannot_be_a_table_stays_and_says_why(v1, graph, case, use_resource
     assert not plan.converts
     assert support.re.search(STAYS[case], plan.reason), plan.reason
     assert graph.as_graph_def() == before
-    with support.new_session() as sess:
-        sess.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         if made is not None:
             sess.run(made)
 
@@ -239,17 +235,13 @@ def test_what_cannot_be_a_table_stays_and_says_why(v1, graph, case, use_resource
     (lambda v1: None, "random_uniform")],
     ids=["zeros", "constant", "uniform", "normal", "truncated", "glorot uniform", "glorot normal", "scaling", "none"])
 def test_new_rows_have_the_distribution_of_the_initializer(v1, graph, initializer, kind):
-    from mx_rec.stock.convert import converted
-    from mx_rec.stock.dense import dense_value
-
     shape = (4000, 8)
     w = v1.get_variable("w", shape, initializer=initializer(v1))
     expected = v1.get_variable("v", shape, initializer=initializer(v1))
     train(v1, v1.reduce_sum(v1.gather(w, [1])))
     plan = plan_of(graph)
     assert plan.converts and plan.initializer["kind"] == kind
-    with support.new_session() as sess:
-        sess.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         rows = dense_value(sess, converted(graph)[0].filling, shape[0])
         stock = sess.run(expected)
     assert abs(rows.mean() - stock.mean()) < 0.02 * stock.std() + 1e-6
@@ -262,15 +254,12 @@ def test_new_rows_have_the_distribution_of_the_initializer(v1, graph, initialize
 
 
 def test_names_and_sizes_choose(mx, graph):
-    from mx_rec.util.stock_tables import StockTables
-
-    v1 = support.tf().compat.v1
+    v1 = tf.compat.v1
     mx(stock_tables=StockTables(names=["big", "other"], least_rows=50))
     loss = 0.0
     for name, rows in (("big", 60), ("bigger", 10), ("else", 60), ("other/x", 50)):
         loss += v1.reduce_sum(v1.gather(variable(v1, name, [rows, 2]), [1]))
     train(v1, loss)
-    from mx_rec.stock.select import convert_graph
 
     plans = {plan.name: plan for plan in convert_graph(graph, True)}
     assert [name for name, plan in plans.items() if plan.converts] == ["big", "other/x"]
@@ -284,7 +273,6 @@ def test_a_wrong_choice_is_refused_by_init(mx, wrong):
 
 
 def test_the_command_prints_the_same_plan(v1, graph, tmp_path):
-    tf = support.tf()
     train(v1, v1.reduce_sum(v1.gather(variable(v1), [1])) + v1.nn.l2_loss(variable(v1, "dense")))
     tf.io.write_graph(graph, str(tmp_path), "graph.pbtxt")
     plan = plan_of(graph)
@@ -295,7 +283,6 @@ def test_the_command_prints_the_same_plan(v1, graph, tmp_path):
 
 @pytest.mark.long
 def test_the_plan_of_variables_is_in_the_json_if_asked(v1, graph, tmp_path):
-    tf = support.tf()
     train(v1, v1.reduce_sum(v1.gather(variable(v1), [1])) + v1.nn.l2_loss(variable(v1, "dense")))
     tf.io.write_graph(graph, str(tmp_path), "graph.pbtxt")
     without, plans = [json.loads(preloaded.run_python(cases.COMMAND, tmp_path / "graph.pbtxt", "--json", "-", *more))

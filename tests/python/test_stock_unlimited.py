@@ -4,10 +4,16 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import preloaded
 import stock_cases as cases
 import support
+from mx_rec.ops import library
+from mx_rec.stock.convert import converted
+from mx_rec.stock.select import convert_graph
+from mx_rec.util import initialize
+from mx_rec.util.stock_tables import StockTables
 
 BUCKETS = 16
 STEPS = 60
@@ -16,12 +22,10 @@ STEPS = 60
 @pytest.fixture
 def v1(mx):
     unlimited(mx)
-    return support.tf().compat.v1
+    return tf.compat.v1
 
 
 def unlimited(mx, names=True, **more):
-    from mx_rec.util.stock_tables import StockTables
-
     mx(stock_tables=StockTables(least_rows=1, unlimited_ids=names, **more))
 
 
@@ -34,12 +38,11 @@ def batches(steps=STEPS, seed=0):
 
 
 def hashed(strings, buckets):
-    return support.tf().strings.to_hash_bucket_fast(strings, buckets)
+    return tf.strings.to_hash_bucket_fast(strings, buckets)
 
 
 def look_up(how, w, strings, buckets):
     """(b, dim) out of a variable by strings (b, 3)."""
-    tf = support.tf()
     ids = hashed(strings, buckets)
     if how == "gather":
         return tf.reduce_sum(tf.gather(w, ids), 1)
@@ -61,7 +64,6 @@ def look_up(how, w, strings, buckets):
 
 def train(how, optimizer, is_converted, buckets, resource, steps=STEPS):
     """Losses of a model of one variable."""
-    tf = support.tf()
     v1 = tf.compat.v1
     with tf.Graph().as_default() as graph:
         strings, labels = v1.placeholder(tf.string, [None, 3]), v1.placeholder(tf.float32, [None])
@@ -71,13 +73,10 @@ def train(how, optimizer, is_converted, buckets, resource, steps=STEPS):
         op = cases.optimizers()[optimizer]().minimize(loss)
         support.keep_variables()
         if is_converted:
-            from mx_rec.stock.select import convert_graph
-
             plan, = convert_graph(graph, True)
             assert plan.converts and plan.ids.is_lifted and plan.ids.limits, plan
             assert "unlimited" in plan.table
-        with support.new_session() as sess:
-            sess.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             return np.array([sess.run([loss, op], {strings: text, labels: label})[0]
                              for text, label in batches(steps)])
 
@@ -87,7 +86,6 @@ def buckets_without_collisions(how):
     if how == "modulo":
         return 50021
     values = np.arange(50).astype(str)
-    tf = support.tf()
     with tf.Graph().as_default(), tf.compat.v1.Session() as sess:
         for buckets in range(20000, 20050):
             if len(set(sess.run(hashed(tf.constant(values), buckets)))) == 50:
@@ -123,8 +121,6 @@ def test_every_way_optimizer_and_kind_of_variable_gives_the_numbers_of_many_more
 
 
 def converted_plans(graph):
-    from mx_rec.stock.select import convert_graph
-
     return {plan.name: plan for plan in convert_graph(graph, True)}
 
 
@@ -151,8 +147,7 @@ def test_other_readers_of_hashed_ids_keep_the_modulo(v1, graph, between):
     op = update(v1, v1.gather(variable(v1), ids), v1.gather(small, ids), v1.nn.l2_loss(small))
     plans = converted_plans(graph)
     assert plans["w"].ids.is_lifted and not plans["small"].converts
-    with support.new_session() as sess:
-        sess.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         keys, shown, _ = sess.run([ids, indicator, op])
         assert keys.max() < BUCKETS and shown.sum() == keys.size
         rows = sess.run(small)
@@ -164,9 +159,6 @@ def test_other_readers_of_hashed_ids_keep_the_modulo(v1, graph, between):
 
 def table_keys(sess, graph):
     """The keys of the one table of a graph."""
-    from mx_rec.ops import library
-    from mx_rec.stock.convert import converted
-
     with graph.as_default():
         return sess.run(library().mx_rec_export(converted(graph)[0].table.handle, []).keys)
 
@@ -210,8 +202,7 @@ def test_ids_that_cannot_lose_their_limits_keep_them_and_the_plan_says_why(v1, g
     op = update(v1, *case(v1, variable(v1)))
     plan = converted_plans(graph)[KEPT[case][0]]
     assert plan.converts and not plan.ids.is_lifted and KEPT[case][1] in plan.reason, plan.reason
-    with support.new_session() as sess:
-        sess.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         sess.run(op)
 
 
@@ -224,8 +215,7 @@ def test_joined_ids_lose_their_limits_together(v1, graph, join):
     op = update(v1, v1.gather(variable(v1), ids))
     plan = converted_plans(graph)["w"]
     assert plan.ids.is_lifted and len(plan.ids.limits) == 2
-    with support.new_session() as sess:
-        sess.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         sess.run(op)
         expected = sess.run(hashed(v1.constant({"where": ["a", "bx", "c"]}.get(
             join, ["a", "b", "c", "ax", "bx", "cx"])), 2 ** 63 - 1))
@@ -234,8 +224,6 @@ def test_joined_ids_lose_their_limits_together(v1, graph, join):
 
 def test_an_evaluation_that_reads_one_of_two_variables_of_the_same_ids_keeps_the_limits_of_both(v1, graph):
     """The distinct ids of both are one tensor, and one variable is read as a whole."""
-    from mx_rec.stock.select import convert_graph
-
     distinct, places = v1.unique(hashed(v1.constant(["a", "b", "a"]), BUCKETS))
     pair = [variable(v1, "w"), variable(v1, "other")]
     rows = [v1.gather(v1.gather(w, distinct), places) for w in pair]
@@ -243,8 +231,7 @@ def test_an_evaluation_that_reads_one_of_two_variables_of_the_same_ids_keeps_the
     plans = {plan.name: plan for plan in convert_graph(graph, False)}
     assert plans["w"].converts and not plans["w"].ids.is_lifted and "Unique" in plans["w"].reason
     assert plans["other"].converts and "read as a whole" in plans["other"].ids.text
-    with support.new_session() as sess:
-        sess.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         assert sess.run(rows + [whole])[2] == 0.5
 
 
@@ -252,8 +239,7 @@ def test_an_empty_batch_makes_no_row(v1, graph):
     strings = v1.placeholder(v1.string, [None])
     op = update(v1, v1.gather(variable(v1), hashed(strings, BUCKETS)))
     converted_plans(graph)
-    with support.new_session() as sess:
-        sess.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         sess.run(op, {strings: []})
         assert not len(table_keys(sess, graph))
 
@@ -265,7 +251,7 @@ def test_ids_of_a_variable_that_is_read_as_a_whole_beside_the_training_keep_thei
 
 
 def test_names_choose_whose_ids_lose_their_limits(mx, graph):
-    v1 = support.tf().compat.v1
+    v1 = tf.compat.v1
     unlimited(mx, ["user"])
     ids = hashed(v1.constant(["a", "b", "c"]), BUCKETS)
     update(v1, v1.gather(variable(v1, "user"), ids), v1.gather(variable(v1, "item"), ids))
@@ -279,11 +265,10 @@ def test_numbers_that_are_no_row_of_the_variable_get_rows_and_negative_ones_an_e
     ids = v1.placeholder(v1.int64, [None])
     op = update(v1, v1.gather(variable(v1), ids))
     assert converted_plans(graph)["w"].ids.is_lifted
-    with support.new_session() as sess:
-        sess.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         sess.run(op, {ids: [3, 2 ** 62, BUCKETS]})
         assert sorted(table_keys(sess, graph)) == [3, BUCKETS, 2 ** 62]
-        with pytest.raises(support.tf().errors.InvalidArgumentError, match="-5 is not in"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="-5 is not in"):
             sess.run(op, {ids: [-5]})
 
 
@@ -291,8 +276,7 @@ def test_feeding_hashed_ids_is_an_error_and_not_ignored(v1, graph):
     ids = hashed(v1.constant(["a"]), BUCKETS)
     op = update(v1, v1.gather(variable(v1), ids))
     converted_plans(graph)
-    with support.new_session() as sess:
-        sess.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as sess:
         with pytest.raises(ValueError, match="may not be fed"):
             sess.run(op, {ids: [1]})
 
@@ -300,14 +284,13 @@ def test_feeding_hashed_ids_is_an_error_and_not_ignored(v1, graph):
 def save(v1, path, is_converted, lookup=lambda v1, w: v1.gather(w, hashed(v1.constant(["a", "b"]), BUCKETS)),
          restored=None):
     """Trains one step and saves, after a restore."""
-    with support.tf().Graph().as_default() as graph:
+    with tf.Graph().as_default() as graph:
         op = update(v1, lookup(v1, variable(v1)))
         support.keep_variables()
         if is_converted:
             converted_plans(graph)
         saver = v1.train.Saver()
-        with support.new_session() as sess:
-            sess.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             if restored:
                 saver.restore(sess, restored)
             sess.run(op)
@@ -315,9 +298,7 @@ def save(v1, path, is_converted, lookup=lambda v1, w: v1.gather(w, hashed(v1.con
 
 
 def test_rows_by_other_ids_are_refused_by_every_restore(mx, tmp_path):
-    v1 = support.tf().compat.v1
-    from mx_rec.util import initialize
-
+    v1 = tf.compat.v1
     dense = save(v1, str(tmp_path / "dense"), False)
     unlimited(mx, False)
     limited = save(v1, str(tmp_path / "limited"), True)
@@ -326,11 +307,11 @@ def test_rows_by_other_ids_are_refused_by_every_restore(mx, tmp_path):
     without = save(v1, str(tmp_path / "without"), True)
     save(v1, str(tmp_path / "again"), True, restored=without)
     for old, text in ((dense, "has rows by ids with limits there"), (limited, "is the table 'w' by ids with limits there")):
-        with pytest.raises(support.tf().errors.InvalidArgumentError, match=text):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=text):
             save(v1, str(tmp_path / "x"), True, restored=old)
     initialize.terminate_config_initializer()
     unlimited(mx, False)
-    with pytest.raises(support.tf().errors.InvalidArgumentError, match="by ids without limits there"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="by ids without limits there"):
         save(v1, str(tmp_path / "x"), True, restored=without)
     with pytest.raises(ValueError, match="'w' cannot be restored.*by ids without limits"):
         save(v1, str(tmp_path / "x"), False, restored=without)
@@ -345,8 +326,6 @@ def test_rows_on_disk_take_ids_without_limits(mx, tmp_path):
 
 
 def test_two_models_of_one_process_have_ids_of_their_own(mx):
-    from mx_rec.util import initialize
-
     unlimited(mx)
     first = train("gather", "adagrad", True, BUCKETS, True, 20)
     second = train("gather", "adagrad", True, BUCKETS + 1, False, 20)
@@ -362,7 +341,6 @@ def test_wrong_names_of_unlimited_ids_are_refused_by_init(mx, wrong):
 
 @pytest.mark.long
 def test_the_command_says_which_ids_lose_their_limits(v1, graph, tmp_path):
-    tf = support.tf()
     update(v1, v1.gather(variable(v1), hashed(v1.constant(["a"]), BUCKETS)))
     tf.io.write_graph(graph, str(tmp_path), "graph.pbtxt")
     plan = converted_plans(graph)["w"]

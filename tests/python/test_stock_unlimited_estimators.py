@@ -6,9 +6,13 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 import test_stock_estimators as estimators
+from mx_rec.graph.modifier import GraphModifierHook
+from mx_rec.util import initialize
+from mx_rec.util.stock_tables import StockTables
 
 STEPS = 200
 TOLERANCE = 512 * support.EPS
@@ -29,12 +33,12 @@ def features(count=256, seed=1):
 
 
 def input_fn():
-    return support.tf().data.Dataset.from_tensor_slices(features()).repeat().batch(32)
+    return tf.data.Dataset.from_tensor_slices(features()).repeat().batch(32)
 
 
 def columns(size):
-    column = support.tf().feature_column
-    start = support.tf().compat.v1.constant_initializer(0.05)
+    column = tf.feature_column
+    start = tf.compat.v1.constant_initializer(0.05)
     hashed = column.categorical_column_with_hash_bucket("hash", size)
     made = [
         hashed, column.categorical_column_with_identity("identity", size),
@@ -50,7 +54,6 @@ def columns(size):
 
 
 def estimator(directory, size, **config):
-    tf = support.tf()
     categorical, dense = columns(size)
     run = tf.estimator.RunConfig(
         model_dir=str(directory), tf_random_seed=3, save_summary_steps=50, log_step_count_steps=1000,
@@ -68,15 +71,11 @@ def figures(made):
 
 
 def unlimited(mx, names=True):
-    from mx_rec.util.stock_tables import StockTables
-
     mx(stock_tables=StockTables(least_rows=1, names=["dnn/input", "linear/"], unlimited_ids=names))
 
 
 def again(mx, **arguments):
     """The settings of a new process."""
-    from mx_rec.util import initialize
-
     initialize.terminate_config_initializer()
     mx(**arguments)
 
@@ -106,10 +105,10 @@ def test_training_evaluation_and_restarts_are_those_of_columns_of_many_more_buck
 
 def linear(directory, size, key="hash", **config):
     """A linear model of one column, whose ids are strings or numbers."""
-    column = support.tf().feature_column
+    column = tf.feature_column
     make = {"hash": column.categorical_column_with_hash_bucket, "identity": column.categorical_column_with_identity}
-    return support.tf().estimator.LinearClassifier(
-        [make[key](key, size)], model_dir=str(directory), config=support.tf().estimator.RunConfig(tf_random_seed=1, **config))
+    return tf.estimator.LinearClassifier(
+        [make[key](key, size)], model_dir=str(directory), config=tf.estimator.RunConfig(tf_random_seed=1, **config))
 
 
 def test_an_old_directory_keeps_the_buckets_of_its_variables_and_says_so(mx, tmp_path, caplog):
@@ -138,7 +137,6 @@ def test_an_identity_column_grows_beyond_the_rows_of_an_old_directory(mx, tmp_pa
     assert any("unlimited" in name for name in tables(tmp_path / "tables"))
 
     def beyond():
-        tf = support.tf()
         return tf.data.Dataset.from_tensors(({"identity": tf.constant([5, 2 ** 40])}, tf.constant([0, 1]))).repeat(5)
 
     made = linear(tmp_path / "tables", 1000, "identity")
@@ -156,7 +154,6 @@ def test_a_directory_of_ids_without_limits_does_not_go_back_to_variables(mx, tmp
 
 @pytest.mark.long
 def test_an_export_has_tables_of_the_ids_without_limits_and_the_same_predictions(mx, tmp_path):
-    tf = support.tf()
     unlimited(mx, ["linear"])
     made = estimator(tmp_path / "model", 1000)
     train(made, 20)
@@ -178,10 +175,6 @@ def test_an_export_has_tables_of_the_ids_without_limits_and_the_same_predictions
 
 @pytest.mark.long
 def test_the_input_pipeline_and_a_best_exporter_take_ids_without_limits(mx, tmp_path):
-    from mx_rec.graph.modifier import GraphModifierHook
-    from mx_rec.util.stock_tables import StockTables
-
-    tf = support.tf()
     mx(stock_tables=StockTables(least_rows=1, unlimited_ids=True), use_dynamic=True)
     expected = train(linear(tmp_path / "plain", SMALL), 20)
     made = linear(tmp_path / "moved", SMALL, save_checkpoints_steps=10)

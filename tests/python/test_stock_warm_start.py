@@ -6,9 +6,12 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-import support
 from test_stock_estimators import TOLERANCE, estimator, figures, ops_of, same_figures, stop, train
+from mx_rec.util import initialize
+
+v1 = tf.compat.v1
 
 STEPS = 15
 
@@ -16,14 +19,14 @@ STEPS = 15
 def warm(kind, directory, source, *arguments, **settings):
     """An estimator that starts from another's directory; settings are those of WarmStartSettings."""
     made = estimator(kind, directory, *arguments)
-    options = support.tf().estimator.WarmStartSettings(str(source), **settings)
+    options = tf.estimator.WarmStartSettings(str(source), **settings)
     made._warm_start_settings = options
     return made
 
 
 def tables_of(directory):
     """Names of the tables of the last checkpoint."""
-    path = support.tf().train.latest_checkpoint(str(directory))
+    path = tf.train.latest_checkpoint(str(directory))
     return sorted(os.path.basename(one) for one in glob.glob(
         os.path.join(os.path.dirname(path), "sparse-" + os.path.basename(path), "*")) if os.path.isdir(one))
 
@@ -73,7 +76,7 @@ def test_patterns_choose_variables_and_slots_as_without_tables(mx, tmp_path, bot
     expect_same(tmp_path, mx, "linear", sources[0], [(source, ".*", 2) for source in sources], names,
                 vars_to_warm_start=patterns)
     for number in range(2):
-        step = support.tf().train.load_variable(str(tmp_path / "on_tables_{}".format(number)), "global_step")
+        step = tf.train.load_variable(str(tmp_path / "on_tables_{}".format(number)), "global_step")
         assert step == ((STEPS + 1 if patterns == [".*"] else 0) + STEPS)
 
 
@@ -94,8 +97,6 @@ def both_sources(tmp_path_factory):
 
 def pair_of(path, run_steps):
     """Trains a model on variables, and from its first step on, on tables; returns both directories."""
-    from mx_rec.util import initialize
-
     run_steps(path / "variables", 1)
     shutil.copytree(str(path / "variables"), str(path / "tables"))
     run_steps(path / "variables", STEPS)
@@ -139,7 +140,7 @@ def test_a_training_that_goes_on_does_not_start_again(mx, tmp_path, sources):
         expected = run(str(once) + "_copy", made, 5)
         np.testing.assert_allclose(run(once, made, 5, source=source), expected, rtol=TOLERANCE, atol=TOLERANCE)
         assert len(tables_of(once)) == 1
-        assert support.tf().train.load_variable(str(once), "global_step") == 10
+        assert tf.train.load_variable(str(once), "global_step") == 10
 
 
 @pytest.mark.long
@@ -153,9 +154,6 @@ def test_an_untrained_model_is_evaluated_as_it_would_start(mx, tmp_path, both_so
 
 def model(shape, name, parts=None, optimizer=None, kind="resource", strategy="mod"):
     """A model_fn with one variable of rows and another of a dense layer."""
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def model_fn(features, labels, mode):
         partitioner = tf.compat.v1.fixed_size_partitioner(parts) if parts else None
         rows = v1.get_variable(name, shape, partitioner=partitioner, use_resource=kind == "resource",
@@ -173,13 +171,12 @@ def model(shape, name, parts=None, optimizer=None, kind="resource", strategy="mo
 
 def rows_input(limit=60):
     random = np.random.RandomState(2)
-    return support.tf().data.Dataset.from_tensor_slices(
+    return tf.data.Dataset.from_tensor_slices(
         (random.zipf(1.3, 160) % limit, random.rand(160).astype(np.float32))).repeat().batch(8)
 
 
 def run(directory, made, steps=STEPS, limit=60, source=None, chosen=None, **settings):
     """Trains a model_fn; returns the losses, of each step one or what each of its parts has."""
-    tf = support.tf()
     config = tf.estimator.RunConfig(str(directory), tf_random_seed=4, log_step_count_steps=None)
     if source is not None:
         chosen = tf.estimator.WarmStartSettings(str(source), **settings)
@@ -237,8 +234,6 @@ def test_slots_start_where_a_list_names_them(mx, tmp_path):
     names = ["sgd", "momentum", "ftrl", "lazy_adam", "rmsprop", "centered_rmsprop"]
 
     def made(features, labels, mode):
-        tf = support.tf()
-        v1 = tf.compat.v1
         step, losses, updates = v1.train.get_global_step(), [], []
         for name in names:
             rows = v1.get_variable(name, [60, 4], initializer=v1.truncated_normal_initializer(stddev=0.3))
@@ -263,7 +258,6 @@ def test_slots_start_where_a_list_names_them(mx, tmp_path):
 
 
 def vocabulary(tmp_path):
-    tf = support.tf()
     for name, words in (("old", range(60)), ("new", [70, 3, 5, 80, 1, 2, 59] + list(range(20, 53)))):
         with open(str(tmp_path / name), "w", encoding="utf-8") as file:
             file.writelines("w{}\n".format(word) for word in words)
@@ -306,7 +300,7 @@ def test_what_is_not_there_is_the_error_of_tensorflow(mx, tmp_path, sources):
         mx(stock_tables=stock_tables)
         texts.append([])
         for number, settings in enumerate(attempts):
-            with pytest.raises((TypeError, ValueError, support.tf().errors.OpError)) as error:
+            with pytest.raises((TypeError, ValueError, tf.errors.OpError)) as error:
                 run(tmp_path / "new{}".format(number), new, **settings)
             texts[-1].append((type(error.value), str(error.value).split("[")[0]))
         stop()

@@ -10,19 +10,23 @@ import tempfile
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import preloaded
 import support
 import test_stock_estimators as estimators
 import test_stock_unlimited_estimators as unlimited
 from test_stock_warm_start import STEPS, model, rows_input, run, sources_of_rows, stop, tables_of, warm  # noqa: F401
+from mx_rec.graph.modifier import GraphModifierHook
+from mx_rec.stock.select import convert_graph
+from mx_rec.util.stock_tables import StockTables
 
 TOLERANCE = unlimited.TOLERANCE
 
 
 def warm_linear(directory, size, source, key="hash"):
     made = unlimited.linear(directory, size, key)
-    made._warm_start_settings = support.tf().estimator.WarmStartSettings(str(source))
+    made._warm_start_settings = tf.estimator.WarmStartSettings(str(source))
     return made
 
 
@@ -33,8 +37,6 @@ def expected(sources, tmp_path_factory):
 
 
 def options(**settings):
-    from mx_rec.util.stock_tables import StockTables
-
     return StockTables(least_rows=1, **settings)
 
 
@@ -134,8 +136,6 @@ def test_rows_on_disk_start_with_variables_and_tables(mx, tmp_path, sources):
 
 @pytest.mark.long
 def test_graph_modification_goes_with_a_warm_start(mx, tmp_path):
-    from mx_rec.graph.modifier import GraphModifierHook
-
     names = ("hash", "bags")
     source = tmp_path / "source"
     estimators.train(estimators.estimator("dnn", source, names), STEPS)
@@ -153,7 +153,7 @@ def test_a_later_checkpoint_replaces_what_an_earlier_one_brought(mx, tmp_path, s
     made = model([60, 4], "rows")
     sources = sources()
     run(tmp_path / "longer", made, 40)
-    settings = support.tf().estimator.WarmStartSettings
+    settings = tf.estimator.WarmStartSettings
     mx(stock_tables=".*")
     expected = run(tmp_path / "expected", made, source=sources[0], vars_to_warm_start=["rows", "scale"])
     for number, (first, second) in enumerate([(0, 1), (1, 0), (1, 1), (0, 0)]):
@@ -168,9 +168,6 @@ def test_a_later_checkpoint_replaces_what_an_earlier_one_brought(mx, tmp_path, s
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_session_starts_when_its_variables_are_initialised(mx, tmp_path, sources, expected, which):
-    from mx_rec.stock.select import convert_graph
-
-    tf = support.tf()
     v1 = tf.compat.v1
     made = model([60, 4], "rows")
     sources = sources()
@@ -234,7 +231,6 @@ def test_a_process_that_is_killed_before_its_first_checkpoint_starts_again(mx, t
 
 
 def test_a_damaged_table_is_an_error_before_a_checkpoint_is_written(mx, tmp_path, sources):
-    tf = support.tf()
     made = model([60, 4], "rows")
     source = tmp_path / "source"
     shutil.copytree(str(sources()[1]), str(source))

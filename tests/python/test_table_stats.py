@@ -1,16 +1,17 @@
 """table_stats and TableStatsHook tell what the tables hold and what they did."""
 
 import pytest
+import tensorflow as tf
 
 import estimator_cases
 import support
+from mx_rec.core.admission import evict
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.util.stats import TableStats, TableStatsHook, table_stats
 
 
 def make(name="table", access=None, eviction=None, capacity=100):
     """(table, embedding, ids, time)."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
-    tf = support.tf()
     table = create_table(tf.int64, 8, name, tf.compat.v1.ones_initializer(), device_vocabulary_size=capacity)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     embedding = sparse_lookup(table, ids, modify_graph=True, access_and_evict_config={
@@ -19,10 +20,6 @@ def make(name="table", access=None, eviction=None, capacity=100):
 
 
 def test_the_numbers_follow_what_the_table_does(graph, session, dynamic):
-    from mx_rec.core.admission import evict
-    from mx_rec.util.stats import TableStats, table_stats
-
-    tf = support.tf()
     table, embedding, ids = make(access=2, eviction=10)
     time = tf.compat.v1.placeholder(tf.int64, [])
     tf.compat.v1.add_to_collection("ASCEND_TIMESTAMP", time)
@@ -47,9 +44,6 @@ def test_the_numbers_follow_what_the_table_does(graph, session, dynamic):
 
 
 def test_a_table_without_admission_has_numbers_too(graph, session, dynamic):
-    from mx_rec.util.stats import table_stats
-
-    tf = support.tf()
     one, embedding, ids = make("one")
     make("two")
     sess = session()
@@ -71,9 +65,6 @@ def test_a_table_without_admission_has_numbers_too(graph, session, dynamic):
 
 def test_tables_of_an_imported_graph_have_numbers(graph, dynamic, tmp_path):
     """There were none, and the hook wrote nothing, without a word."""
-    from mx_rec.util.stats import TableStatsHook, table_stats
-
-    tf = support.tf()
     path = str(tmp_path / "model.meta")
     with tf.Graph().as_default():
         for name in ("one", "two"):
@@ -94,8 +85,6 @@ def test_tables_of_an_imported_graph_have_numbers(graph, dynamic, tmp_path):
 
 
 def test_without_a_session_there_are_no_numbers(graph, dynamic):
-    from mx_rec.util.stats import table_stats
-
     table, _, _ = make()
     with pytest.raises(RuntimeError, match="open a"):
         table_stats(table)
@@ -103,8 +92,6 @@ def test_without_a_session_there_are_no_numbers(graph, dynamic):
 
 @pytest.mark.parametrize("form", estimator_cases.FORMS)
 def test_the_hook_writes_scalars_beside_the_summaries_of_an_estimator(dynamic, tmp_path, form):
-    from mx_rec.util.stats import TableStats, TableStatsHook
-
     case = estimator_cases.Case(form, tmp_path)
     case.train(repeat=3, hooks=[TableStatsHook(case.directory, every_n_steps=5)])
     last = estimator_cases.latest_step(case.directory)
@@ -119,8 +106,6 @@ def test_the_hook_writes_scalars_beside_the_summaries_of_an_estimator(dynamic, t
 
 
 def test_the_hook_refuses_wrong_arguments(graph, dynamic, tmp_path):
-    from mx_rec.util.stats import TableStatsHook
-
     for arguments, message in ((dict(output_dir=""), "'output_dir' length"), (dict(output_dir=None), "'output_dir'"),
                                (dict(every_n_steps=0), "'every_n_steps' is less than 1"),
                                (dict(tables="table"), "Invalid parameter type of para 'tables'")):

@@ -4,29 +4,28 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.constants.constants import ASCEND_GLOBAL_HASHTABLE_COLLECTION
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.optimizers.gradient_descent import create_hash_optimizer
+from mx_rec.util.initialize import ConfigInitializer, set_ascend_global_hashtable_collection
+from mx_rec.util.variable import get_dense_and_sparse_variable
 
 NO_VALUE = "the table 'items' has no dense value"
 
 
 def make_table(name="items", dim=4, **arguments):
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=100,
                         emb_initializer=tf.compat.v1.ones_initializer(), **arguments)
 
 
 def lookup(table, ids, **arguments):
-    from mx_rec.core.embedding import sparse_lookup
-
-    return sparse_lookup(table, support.tf().constant(ids, support.tf().int64), modify_graph=True, **arguments)
+    return sparse_lookup(table, tf.constant(ids, tf.int64), modify_graph=True, **arguments)
 
 
 def sgd(rate=1.0):
-    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-
     return create_hash_optimizer(rate)
 
 
@@ -91,7 +90,6 @@ READS = {
 def test_whatever_reads_or_assigns_the_value_names_the_table_and_what_to_use(graph, session, dynamic, read, tmp_path,
                                                                              monkeypatch):
     monkeypatch.chdir(tmp_path)
-    tf = support.tf()
     table = make_table()
     with session().as_default(), pytest.raises(NotImplementedError) as error:
         READS[read](tf, table.variable)
@@ -100,14 +98,12 @@ def test_whatever_reads_or_assigns_the_value_names_the_table_and_what_to_use(gra
 
 
 def test_a_checkpoint_of_objects_does_not_take_it(graph, session, dynamic, tmp_path):
-    tf = support.tf()
     with session().as_default(), pytest.raises(NotImplementedError, match="do not save tables.*'items'.*Saver"):
         tf.train.Checkpoint(v=make_table().variable).save(str(tmp_path / "nowhere"))
     assert not os.listdir(str(tmp_path))
 
 
 def test_a_session_neither_fetches_nor_feeds_it(graph, session, dynamic):
-    tf = support.tf()
     table = make_table()
     ids = tf.constant([1], tf.int64)
     sess = session()
@@ -124,7 +120,6 @@ def test_a_session_neither_fetches_nor_feeds_it(graph, session, dynamic):
 def test_an_optimizer_without_a_rule_of_the_engine_takes_its_gradient_and_updates_its_rows(graph, dynamic, session,
                                                                                           optimizer):
     """test_user_optimizers compares the numbers with those of an ordinary variable."""
-    tf = support.tf()
     table = make_table()
     rows = lookup(table, [1, 2])
     loss = tf.reduce_sum(rows) + tf.reduce_sum(ordinary(tf))
@@ -135,15 +130,13 @@ def test_an_optimizer_without_a_rule_of_the_engine_takes_its_gradient_and_update
     pairs = made.compute_gradients(loss, [table.variable] + tf.compat.v1.trainable_variables())
     assert isinstance(pairs[0][0], tf.IndexedSlices) and pairs[0][1] is table.variable
     train = made.apply_gradients(pairs)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     before = sess.run(rows)
     sess.run(train)
     assert (sess.run(rows) < before).all()
 
 
 def test_it_has_the_attributes_of_a_variable(graph, dynamic):
-    tf = support.tf()
     table = make_table()
     other = make_table("other")
     variable = table.variable
@@ -159,7 +152,6 @@ def test_it_has_the_attributes_of_a_variable(graph, dynamic):
 
 
 def test_gradients_take_it_alone_in_lists_and_among_ordinary_variables(graph, session, dynamic):
-    tf = support.tf()
     table, other = make_table(), make_table("other")
     weight = ordinary(tf)
     loss = tf.reduce_sum(lookup(table, [1, 2, 1]) * 3.0) + tf.reduce_sum(weight * 2.0)
@@ -170,8 +162,7 @@ def test_gradients_take_it_alone_in_lists_and_among_ordinary_variables(graph, se
         tape.watch(table.variable)
         watched = tf.reduce_sum(lookup(table, [1, 2, 1]) * 3.0)
     taped = tape.gradient(watched, table.variable)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     found = sess.run([alone[0], several[0], several[1], stopped[0], taped])
     assert several[2] is None
     for slices in (found[0], found[2], found[4]):
@@ -180,7 +171,6 @@ def test_gradients_take_it_alone_in_lists_and_among_ordinary_variables(graph, se
 
 
 def test_minimize_and_apply_take_the_variable_and_the_raw_tensor(graph, session, dynamic):
-    tf = support.tf()
     tables = [make_table("t%d" % number) for number in range(4)]
     losses = [tf.reduce_sum(lookup(table, [1])) for table in tables]
     raw = graph.get_tensor_by_name("t3:0")
@@ -190,8 +180,7 @@ def test_minimize_and_apply_take_the_variable_and_the_raw_tensor(graph, session,
         optimizer.apply_gradients(optimizer.compute_gradients(losses[1], [tables[1].variable])),
         optimizer.apply_gradients(zip(tf.gradients(losses[2], [tables[2].variable]), [tables[2].variable])),
         optimizer.apply_gradients(zip(tf.gradients(losses[3], raw), [raw]))]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(updates)
     for table in tables:
         assert support.Raw.of(table).rows(sess)[1].tolist() == [0.75] * 4
@@ -199,8 +188,6 @@ def test_minimize_and_apply_take_the_variable_and_the_raw_tensor(graph, session,
 
 
 def test_the_view_of_tables_finds_a_table_by_its_variable_and_by_its_tensor(graph, dynamic):
-    from mx_rec.util.initialize import ConfigInitializer
-
     table = make_table()
     tables = ConfigInitializer.get_instance().sparse_embed_config
     for key in (table.variable, graph.get_tensor_by_name("items:0")):
@@ -211,7 +198,6 @@ def test_the_view_of_tables_finds_a_table_by_its_variable_and_by_its_tensor(grap
 
 def test_functions_loops_and_branches_differentiate_with_respect_to_it(graph, session, dynamic):
     """tf.gradients may stand where the loss does."""
-    tf = support.tf()
     table = make_table()
 
     def gradient():
@@ -227,7 +213,6 @@ def test_functions_loops_and_branches_differentiate_with_respect_to_it(graph, se
 
 
 def test_control_dependencies_colocation_and_groups_take_it(graph, session, dynamic):
-    tf = support.tf()
     table = make_table()
     with tf.control_dependencies([table.variable]), tf.compat.v1.colocate_with(table.variable):
         one = tf.constant(1.0)
@@ -239,12 +224,7 @@ def test_control_dependencies_colocation_and_groups_take_it(graph, session, dyna
 @pytest.mark.parametrize("collection", [None, "my_tables"])
 def test_an_imported_graph_has_the_variables_of_its_tables(graph, session, mx, tmp_path, collection):
     """By the collection's name, by get_dense_and_sparse_variable, and for an optimizer without var_list."""
-    from mx_rec.constants.constants import ASCEND_GLOBAL_HASHTABLE_COLLECTION
-    from mx_rec.util.initialize import set_ascend_global_hashtable_collection
-    from mx_rec.util.variable import get_dense_and_sparse_variable
-
     mx()
-    tf = support.tf()
     if collection is not None:
         set_ascend_global_hashtable_collection(collection)
     weight = ordinary(tf)
@@ -276,7 +256,6 @@ def test_an_imported_graph_has_the_variables_of_its_tables(graph, session, mx, t
 
 def test_a_collection_of_variables_that_holds_it_does_not_stop_an_export(graph, dynamic, caplog):
     """TensorFlow leaves the collection out with a warning, as it did when the variable was a tensor."""
-    tf = support.tf()
     table = make_table()
     ordinary(tf)
     tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES, table.variable)
@@ -285,10 +264,8 @@ def test_a_collection_of_variables_that_holds_it_does_not_stop_an_export(graph, 
 
 
 def test_tensorflow_keeps_its_own_conversions_of_ordinary_variables(graph, session, dynamic):
-    tf = support.tf()
     make_table()
     weight = ordinary(tf)
     resource = tf.compat.v1.get_variable("r", initializer=2.0, use_resource=True)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     assert sess.run([weight, weight + 1.0, resource, tf.nn.l2_loss(resource)], {weight: np.ones(4)})[1].tolist() == [2.0] * 4

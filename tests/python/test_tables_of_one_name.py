@@ -8,16 +8,16 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.core.embedding import create_table
+from mx_rec.saver.saver import Saver
+from mx_rec.util.initialize import init, terminate_config_initializer
 
 
 def exported(name="users"):
     """A graph with one table, as a meta graph."""
-    from mx_rec.core.embedding import create_table
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
-    tf = support.tf()
     init()
     with tf.Graph().as_default() as graph:
         table = create_table(key_dtype=tf.int64, dim=2, name=name, device_vocabulary_size=100,
@@ -32,7 +32,6 @@ class Twice:
     """A graph that was imported twice, and its tables."""
 
     def __init__(self, imported="meta"):
-        tf = support.tf()
         meta, variable = exported()
         self.raws = []
         for scope in ("one", "two"):
@@ -57,13 +56,9 @@ class Twice:
 
 @pytest.mark.parametrize("imported", ["meta", "graph_def"])
 def test_a_save_and_a_restore_are_refused_by_both_savers(graph, session, place, imported):
-    from mx_rec.saver.saver import Saver
-
-    tf = support.tf()
     model = Twice(imported)
     tf.compat.v1.get_variable("more", initializer=2.0)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     model.fill(sess)
     stock = tf.compat.v1.train.Saver()
     for save in (stock.save, Saver().save):
@@ -84,11 +79,9 @@ def test_a_save_and_a_restore_are_refused_by_both_savers(graph, session, place, 
 def test_a_saved_model_and_a_warm_start_are_refused(graph, session, place):
     from tensorflow.python.training import warm_starting_util
 
-    tf = support.tf()
     model = Twice()
     tf.compat.v1.train.get_or_create_global_step()
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     model.fill(sess)
     model.assert_refused(lambda: tf.compat.v1.saved_model.simple_save(
         sess, place + "/saved", {"in": model.variables[0]}, {"out": model.variables[1]}))
@@ -99,10 +92,8 @@ def test_a_saved_model_and_a_warm_start_are_refused(graph, session, place):
 
 def test_a_table_that_an_import_was_given_is_saved_once(graph, session, mx, place):
     """The imported graph has save and load ops of its own for it."""
-    tf = support.tf()
     meta, variable = exported("items")
     mx()
-    from mx_rec.core.embedding import create_table
 
     table = create_table(key_dtype=tf.int64, dim=2, name="items", device_vocabulary_size=100,
                          emb_initializer=tf.compat.v1.zeros_initializer())

@@ -4,8 +4,11 @@ import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 
 
 def run_threads(functions):
@@ -35,10 +38,6 @@ STEPS = 60
 @pytest.mark.parametrize("way", ["by_ids", "lookup"])
 def test_no_sgd_update_is_lost_when_threads_train_at_once(graph, session, dynamic, way):
     """Gradients are small integers and the rate is 1, so that sums in any order are exact."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-
-    tf = support.tf()
     dim = 5
     table = create_table(key_dtype=tf.int64, dim=dim, name="table", device_vocabulary_size=3000,
                          emb_initializer=tf.compat.v1.zeros_initializer())
@@ -51,8 +50,7 @@ def test_no_sgd_update_is_lost_when_threads_train_at_once(graph, session, dynami
         loss = tf.reduce_sum(sparse_lookup(table, ids, modify_graph=True) * grads)
         update = create_hash_optimizer(1.0).minimize(loss, var_list=[table.variable])
     evaluate = sparse_lookup(table, ids, is_train=False, modify_graph=True)
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
 
     def batches(thread):
         random = np.random.RandomState(thread)
@@ -93,7 +91,6 @@ def test_no_sgd_update_is_lost_when_threads_train_at_once(graph, session, dynami
 
 def test_a_row_is_never_seen_half_written(graph, session):
     """Writers set whole rows to one number; a reader that sees two numbers in a row saw a torn write."""
-    tf = support.tf()
     dim = 256
     table = support.Raw.new(dim, capacity=1000)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
@@ -123,7 +120,6 @@ def test_a_row_is_never_seen_half_written(graph, session):
 
 
 def test_two_sessions_in_two_threads_do_not_touch_each_other(graph, session):
-    tf = support.tf()
     table = support.Raw.new(3, capacity=20000)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     grads = tf.compat.v1.placeholder(tf.float32, [None, 3])
@@ -145,7 +141,6 @@ def test_two_sessions_in_two_threads_do_not_touch_each_other(graph, session):
 
 def test_every_verb_at_once_neither_crashes_nor_loses_the_budget(graph, session, tmp_path):
     """Creating, updating, finding, removing, clearing, exporting and saving in threads of one session."""
-    tf = support.tf()
     ops = support.ops()
     table = support.Raw.new(4, name="busy", capacity=2000)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
@@ -182,7 +177,6 @@ def test_every_verb_at_once_neither_crashes_nor_loses_the_budget(graph, session,
 
 def test_exports_and_saves_are_snapshots_between_batches(graph, session, tmp_path):
     """A writer sets all rows to one number in one step; what is exported or saved meanwhile holds one number only."""
-    tf = support.tf()
     table = support.Raw.new(64, capacity=4000)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     number = tf.compat.v1.placeholder(tf.float32, [])

@@ -4,10 +4,13 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
-from mx_rec.graph import timeline
+from mx_rec.graph import modify_graph_and_start_emb_cache, timeline
 from mx_rec.graph.timeline import Span
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
 BATCH = 4096
 
@@ -15,12 +18,6 @@ BATCH = 4096
 @pytest.fixture
 def train(graph, mx, session):
     """Starts a model with one table, modified or not; returns a function that runs steps, traced or not."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.graph import modify_graph_and_start_emb_cache
-    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
-
-    tf = support.tf()
-
     def start(modify):
         mx()
         random = np.random.RandomState(3)
@@ -37,8 +34,7 @@ def train(graph, mx, session):
         update = create_hash_optimizer(0.01).apply_gradients(zip(gradient, [users.variable]))
         if modify:
             modify_graph_and_start_emb_cache()
-        sess = session()
-        sess.run(tf.compat.v1.global_variables_initializer())
+        sess = support.started(session())
         sess.run(iterator.initializer)
 
         def steps(count, traced):

@@ -2,11 +2,15 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 import user_optimizers
 from test_stock_optimizers import DIM, ROWS, Dense, Model, feeds, initial_rows, key_of
 from user_optimizers import ALL, RESOURCES, SLOTS
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.util.initialize import init, terminate_config_initializer
+from mx_rec.util.stats import table_stats
 
 STEPS = 20
 
@@ -23,7 +27,6 @@ def plain(graph):
 
     Elsewhere it multiplies numbers in another order, such as a gradient by two constants, where it sees all of them.
     """
-    tf = support.tf()
     config = tf.compat.v1.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     opened = []
@@ -41,8 +44,7 @@ def start(session, models, slots=()):
     for model in models:
         for slot in slots:
             model.raw.slot(slot)
-    sess = session()
-    sess.run(support.tf().compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for model in models:
         model.raw.assign(sess, key_of(np.arange(ROWS)), initial_rows())
     return sess
@@ -59,7 +61,6 @@ def assert_same(sess, optimizer, name, model, dense):
 @pytest.mark.parametrize("how", ["minimize", "apply_gradients", "clipped", "together", "rewritten"])
 @pytest.mark.parametrize("name", ALL)
 def test_a_table_gets_the_bits_of_a_variable(graph, session, plain, dynamic, name, how):
-    tf = support.tf()
     optimizer = user_optimizers.classes()[name]()
     model, dense = Model(), Dense(initial_rows(), use_resource=name in RESOURCES)
     if how in ("together", "rewritten"):
@@ -93,7 +94,6 @@ def test_a_table_gets_the_bits_of_a_variable(graph, session, plain, dynamic, nam
 @pytest.mark.parametrize("name", ALL)
 def test_repeated_ids_are_summed_or_left_as_the_class_says(graph, plain, dynamic, name):
     """A lookup sums its own repeats, so the variable gets such sums as well."""
-    tf = support.tf()
     at = [tf.constant([3, 7, 5], tf.int64), tf.constant([7, 3], tf.int64)]
     values = [tf.constant(np.random.RandomState(8).randn(len(rows), DIM), tf.float32) for rows in ([3, 7, 5], [7, 3])]
     model = Model(lookups=2)
@@ -111,7 +111,6 @@ def test_repeated_ids_are_summed_or_left_as_the_class_says(graph, plain, dynamic
 
 @pytest.mark.parametrize("name", ALL)
 def test_in_a_branch_an_update_runs_when_the_branch_does(graph, plain, dynamic, name):
-    tf = support.tf()
     optimizer = user_optimizers.classes()[name]()
     model, dense = Model(), Dense(initial_rows(), use_resource=name in RESOURCES)
     flag = tf.compat.v1.placeholder(tf.bool, [])
@@ -132,7 +131,6 @@ def test_in_a_branch_an_update_runs_when_the_branch_does(graph, plain, dynamic, 
 
 def test_the_rows_outlive_what_a_branch_that_is_not_taken_does_with_them(graph, dynamic):
     """A reference to them was handed to the other branch after the update had ended: memory that was freed."""
-    tf = support.tf()
     model = Model(lookups=1)
     train = user_optimizers.classes()["InBranches"]().minimize(model.loss, var_list=[model.variable])
     ended = [op for op in graph.get_operations() if op.type == "DestroyTemporaryVariable"]
@@ -148,9 +146,6 @@ def test_the_rows_outlive_what_a_branch_that_is_not_taken_does_with_them(graph, 
 
 @pytest.mark.parametrize("name", ["OwnAdam", "OnResources"])
 def test_in_a_loop_each_turn_is_an_update(graph, plain, dynamic, name):
-    from mx_rec.core.embedding import sparse_lookup
-
-    tf = support.tf()
     optimizer = user_optimizers.classes()[name]()
     model, dense = Model(), Dense(initial_rows(), use_resource=name in RESOURCES)
     numbers = tf.constant(np.array([batch[0] for batch in batches(6)], np.int64))
@@ -174,9 +169,6 @@ def test_in_a_loop_each_turn_is_an_update(graph, plain, dynamic, name):
 @pytest.mark.parametrize("name", ["Decayed", "OwnAdagrad", "OwnAdam", "OnResources"])
 def test_two_tables_and_shared_lookups_have_each_their_own_slots(graph, plain, dynamic, name):
     """The second table is looked up by the same ids; one optimizer updates both and two variables."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
-    tf = support.tf()
     optimizer = user_optimizers.classes()[name]()
     model, dense = Model("first"), Dense(initial_rows(), use_resource=name in RESOURCES)
     wide = create_table(key_dtype=tf.int64, dim=3, name="second", device_vocabulary_size=ROWS,
@@ -204,10 +196,6 @@ def test_two_tables_and_shared_lookups_have_each_their_own_slots(graph, plain, d
 @pytest.mark.parametrize("name", ["Decayed", "OwnAdagrad", "OwnAdam", "OwnMomentum", "OnResources"])
 def test_training_goes_on_from_a_checkpoint_bit_for_bit(mx, tmp_path, name):
     """Slots and embeddings of both halves are those of one run, whatever the names of earlier optimizers."""
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
-    tf = support.tf()
-
     def run(first, last, restored):
         terminate_config_initializer()
         tf.compat.v1.reset_default_graph()
@@ -217,8 +205,7 @@ def test_training_goes_on_from_a_checkpoint_bit_for_bit(mx, tmp_path, name):
         saver = tf.compat.v1.train.Saver()
         for slot in SLOTS[name].values():
             model.raw.slot(slot)
-        with support.new_session() as sess:
-            sess.run(tf.compat.v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             model.raw.assign(sess, key_of(np.arange(ROWS)), initial_rows() if restored is None else
                              np.full([ROWS, DIM], 9.0))
             if restored is not None:
@@ -241,10 +228,6 @@ def test_training_goes_on_from_a_checkpoint_bit_for_bit(mx, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["OwnAdam", "Decayed"])
 def test_a_monitored_session_resumes_with_the_slots(mx, tmp_path, name):
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
-    tf = support.tf()
-
     def run(directory, stop):
         terminate_config_initializer()
         tf.compat.v1.reset_default_graph()
@@ -270,7 +253,6 @@ def test_a_monitored_session_resumes_with_the_slots(mx, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["Decayed", "OwnAdam", "OnResources"])
 def test_with_dynamic_expansion_pairs_of_gradients_and_offsets_are_taken(graph, plain, mx, name):
-    tf = support.tf()
     mx(use_dynamic_expansion=True)
     model, dense = Model(), Dense(initial_rows(), use_resource=name in RESOURCES)
     rows = tf.compat.v1.get_collection("ASCEND_SPARSE_LOOKUP_LOCAL_EMB")
@@ -304,10 +286,6 @@ def test_rows_without_slots_get_them_and_new_rows_start_at_the_initial_value(gra
 
 
 def test_gradients_of_removed_keys_and_padding_keys_change_nothing_and_are_counted(graph, session, dynamic):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-    from mx_rec.util.stats import table_stats
-
-    tf = support.tf()
     table = create_table(key_dtype=tf.int64, dim=DIM, name="table", device_vocabulary_size=ROWS,
                          emb_initializer=tf.compat.v1.ones_initializer(), padding_keys=[5], padding_keys_mask=True,
                          padding_keys_len=1)
@@ -337,14 +315,12 @@ def test_a_batch_without_rows_is_an_update_of_nothing(graph, session, dynamic):
     for name in ("OwnAdam", "OnResources", "Decayed"):
         model = Model(name.lower())
         train = user_optimizers.classes()[name]().minimize(model.loss, var_list=[model.variable])
-        with support.new_session() as sess:
-            sess.run(support.tf().compat.v1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             sess.run(train, model.feed([np.zeros(0, np.int64), np.zeros(0, np.int64)]))
             assert model.raw.size(sess) == 0
 
 
 def test_two_optimizers_in_one_step_both_update_and_in_order_give_the_bits_of_a_variable(graph, plain, dynamic):
-    tf = support.tf()
     model, dense = Model(), Dense(initial_rows())
     made = user_optimizers.classes()
     updates = []
@@ -364,14 +340,12 @@ def test_of_two_updates_at_once_none_is_lost(graph, session, dynamic):
     """Optimizers without order, and steps in several threads, each subtract 1 from the same rows."""
     import threading
 
-    tf = support.tf()
     model = Model(lookups=1)
     ones = tf.IndexedSlices(tf.ones([ROWS, DIM]), tf.compat.v1.get_collection("ASCEND_SPARSE_LOOKUP_ID_OFFSET")[0])
     made = user_optimizers.classes()
     train = [made[name](1.0, name + str(number)).apply_gradients([(ones, model.variable)])
              for number, name in enumerate(["Descent", "ByMethod", "OnResourcesAsTheyAre", "Descent"])]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     model.raw.assign(sess, key_of(np.arange(ROWS)), np.zeros([ROWS, DIM]))
     feed = model.feed([np.arange(ROWS)])
 
@@ -388,7 +362,6 @@ def test_of_two_updates_at_once_none_is_lost(graph, session, dynamic):
 
 
 def test_two_optimizers_of_one_name_have_slots_of_their_own(graph, session, dynamic):
-    tf = support.tf()
     model = Model(lookups=1)
     make = user_optimizers.classes()["OwnMomentum"]
     first = make().minimize(model.loss, var_list=[model.variable])
@@ -406,7 +379,6 @@ def test_two_optimizers_of_one_name_have_slots_of_their_own(graph, session, dyna
 
 
 def test_an_optimizer_updates_a_table_in_several_calls_with_one_slot(graph, session, dynamic):
-    tf = support.tf()
     model = Model(lookups=1)
     optimizer = user_optimizers.classes()["OwnMomentum"]()
     grads = tf.gradients(model.loss, [model.variable])
@@ -425,7 +397,6 @@ def test_an_optimizer_updates_a_table_in_several_calls_with_one_slot(graph, sess
 
 def test_a_number_that_the_update_does_not_wait_for_can_be_fetched(graph, plain, dynamic):
     """A script may keep a tensor of its rows for a summary; it runs beside the update."""
-    tf = support.tf()
     kept = []
 
     class Watched(user_optimizers.classes()["OwnMomentum"]):
@@ -467,7 +438,6 @@ STOCK = ["adadelta", "proximal_descent", "proximal_adagrad", "lazy_adam"]
 
 @pytest.mark.parametrize("name", STOCK)
 def test_other_optimizers_of_tensorflow_give_the_bits_of_a_variable(graph, plain, dynamic, name):
-    tf = support.tf()
     train = tf.compat.v1.train
     optimizer = {
         "adadelta": lambda: train.AdadeltaOptimizer(0.5),

@@ -2,15 +2,17 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 from test_stock_optimizers import DIM, ROWS, Model
+from mx_rec.optimizers import momentum
+
+v1 = tf.compat.v1
 
 
 def optimizer_of(update=None, slots=None, resource=False):
     """An optimizer whose sparse update is `update(self, grad, var)` and whose slots `slots(self, var)` makes."""
-    tf = support.tf()
-
     class Own(tf.compat.v1.train.Optimizer):
         def _create_slots(self, var_list):
             for variable in var_list:
@@ -31,9 +33,6 @@ def optimizer_of(update=None, slots=None, resource=False):
 
 def uses():
     """name -> (update, what the message says)."""
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def all_rows(self, grad, var):
         return tf.group(v1.scatter_sub(var, grad.indices, grad.values * tf.reduce_mean(var)))
 
@@ -127,9 +126,6 @@ def test_what_reaches_beyond_the_rows_of_the_batch_is_refused(graph, dynamic, na
 
 def slot_makers():
     """name -> (what makes a slot, what the message says)."""
-    tf = support.tf()
-    v1 = tf.compat.v1
-
     def shaped(self, var):
         return self._get_or_make_slot_with_initializer(var, v1.zeros_initializer(), tf.TensorShape([1]), tf.float32,
                                                        "m", "Own")
@@ -169,7 +165,7 @@ def test_slots_that_cannot_live_with_rows_are_refused(graph, dynamic, name):
 
 
 def test_adam_as_variables_have_it_is_refused_because_it_moves_all_rows(graph, dynamic):
-    class OtherAdam(support.tf().compat.v1.train.AdamOptimizer):
+    class OtherAdam(tf.compat.v1.train.AdamOptimizer):
         pass
 
     model = Model("refused")
@@ -184,7 +180,6 @@ def test_an_update_that_returns_nothing_is_refused(graph, dynamic):
 
 
 def test_the_variable_has_no_value_outside_of_the_update(graph, dynamic):
-    tf = support.tf()
     model = Model("refused")
 
     class Own(tf.compat.v1.train.GradientDescentOptimizer):
@@ -203,9 +198,6 @@ def test_the_variable_has_no_value_outside_of_the_update(graph, dynamic):
 
 
 def test_a_slot_of_another_optimizer_is_not_shared_by_its_name(graph, dynamic):
-    from mx_rec.optimizers import momentum
-
-    tf = support.tf()
     model = Model("refused")
 
     class Nesterov(tf.compat.v1.train.MomentumOptimizer):
@@ -218,7 +210,6 @@ def test_a_slot_of_another_optimizer_is_not_shared_by_its_name(graph, dynamic):
 
 def whole_optimizers():
     """name -> a maker of an optimizer of contrib that works on whole variables or gradients."""
-    tf = support.tf()
     adagrad = tf.compat.v1.train.AdagradOptimizer
     scales = tf.contrib.mixed_precision
     return {
@@ -241,11 +232,10 @@ def test_optimizers_that_make_a_gradient_dense_are_told_that_a_table_has_none(mx
         with pytest.raises(NotImplementedError, match="gradient of the table 'table' .*mx_rec.optimizers"):
             make().minimize(model.loss, var_list=[model.variable])
     finally:
-        support.tf().config.optimizer.set_experimental_options({"auto_mixed_precision": False})
+        tf.config.optimizer.set_experimental_options({"auto_mixed_precision": False})
 
 
 def test_gradients_of_variables_become_dense_tensors_as_before(mx, graph):
-    tf = support.tf()
     mx(use_dynamic=True)
     variable = tf.compat.v1.Variable(tf.ones([4, 2]))
     grad, = tf.gradients(tf.reduce_sum(tf.gather(variable, [1, 1])), [variable])

@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
 
@@ -20,7 +21,7 @@ def table(graph):
 
 
 def variable(value, use_resource=False):
-    return support.tf().compat.v1.Variable(value, use_resource=use_resource)
+    return tf.compat.v1.Variable(value, use_resource=use_resource)
 
 
 def copied(tensor):
@@ -29,7 +30,7 @@ def copied(tensor):
 
 
 def test_what_may_be_the_memory_of_a_reference_variable_is_copied(graph, table):
-    tf, ops = support.tf(), support.shaped_ops()
+    ops = support.shaped_ops()
     tf1 = tf.compat.v1
     ids = variable(np.arange(6))
 
@@ -51,7 +52,7 @@ def test_what_may_be_the_memory_of_a_reference_variable_is_copied(graph, table):
 
 
 def test_what_nobody_writes_to_is_not_copied(graph, table):
-    tf, ops = support.tf(), support.shaped_ops()
+    ops = support.shaped_ops()
     ids = variable(np.arange(6))
     for name, value in {
             "constant": tf.constant(np.arange(6)), "list": [1, 2, 3], "computed": ids + 1, "resource": variable(np.arange(6), True),
@@ -63,7 +64,7 @@ def test_what_nobody_writes_to_is_not_copied(graph, table):
 
 
 def test_a_variable_outside_of_a_function_is_copied_for_the_op_inside(graph, table):
-    tf, ops = support.tf(), support.shaped_ops()
+    ops = support.shaped_ops()
     from tensorflow.python.framework import func_graph
 
     ids = variable(np.arange(6))
@@ -77,7 +78,7 @@ def test_a_variable_outside_of_a_function_is_copied_for_the_op_inside(graph, tab
 
 
 def test_gradients_go_through_a_copy(graph, session):
-    tf, ops = support.tf(), support.shaped_ops()
+    ops = support.shaped_ops()
     rows = variable(np.arange(6, dtype=np.float32).reshape(3, DIM))
     spread = ops.mx_rec_restore(rows, tf.constant([0, 2, 2], tf.int32))
     assert copied(spread)
@@ -112,7 +113,7 @@ def while_assigned(sess, assigns, run, turns):
 
 def test_ids_that_are_assigned_while_they_are_looked_up_give_their_own_rows(graph, session, table):
     """Every id of one batch has a row of its own value; the two batches share no id."""
-    tf, ops = support.tf(), support.shaped_ops()
+    ops = support.shaped_ops()
     n = 100000
     batches = [np.arange(n), np.arange(n) + n]
     ids = variable(batches[0])
@@ -137,7 +138,7 @@ def test_ids_that_are_assigned_while_they_are_looked_up_give_their_own_rows(grap
 
 
 def test_gradients_and_rates_that_are_assigned_while_they_are_applied_are_old_or_new(graph, session, table):
-    tf, ops = support.tf(), support.shaped_ops()
+    ops = support.shaped_ops()
     n = 50000
     keys = tf.constant(np.arange(n))
     grads, rate = variable(np.ones([n, DIM], np.float32)), variable(1.0)

@@ -8,9 +8,13 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import estimator_cases as cases
 import support
+from mx_rec.core.embedding import create_table
+from mx_rec.util.initialize import init, terminate_config_initializer
+from mx_rec.util.variable import get_dense_and_sparse_variable
 
 ROWS = {"embedding"}
 SLOTS = {"embedding", "LazyAdam_momentum", "LazyAdam_velocity"}
@@ -18,14 +22,12 @@ USER, ITEM = cases.TABLES
 
 
 def settings(*args, **kwargs):
-    return support.tf().estimator.WarmStartSettings(*args, **kwargs)
+    return tf.estimator.WarmStartSettings(*args, **kwargs)
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """Directories of three trained models: 3, 6 and 9 steps on other users."""
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
     init()
     found = []
     for place in range(3):
@@ -127,8 +129,6 @@ class Listed(cases.Case):
 
 
 def test_tables_and_variables_may_be_given_as_objects(mx, models, tmp_path):
-    from mx_rec.util.variable import get_dense_and_sparse_variable
-
     mx()
     dense = lambda: get_dense_and_sparse_variable()[0]  # noqa: E731
     sparse = lambda: get_dense_and_sparse_variable()[1][:1]  # noqa: E731
@@ -220,7 +220,6 @@ def test_a_model_without_training_is_evaluated_as_it_would_start(mx, models, tmp
 @pytest.mark.long
 def test_train_and_evaluate_starts_warm_and_goes_on_with_its_own(mx, models, tmp_path):
     mx(train_steps=5, eval_steps=-1, save_steps=5)
-    tf = support.tf()
     errors = {}
     for name, warm_start in (("warm", models[2]), ("cold", None)):
         case = cases.Case("ahead", tmp_path / name, warm_start=warm_start, save_checkpoints_steps=5)
@@ -237,10 +236,7 @@ def test_a_table_without_is_save_is_passed_over_and_an_initializer_of_the_user_s
     """Outside an Estimator's default Scaffold, and on a graph that TensorFlow initialises in one run."""
     from tensorflow.python.training import warm_starting_util
 
-    from mx_rec.core.embedding import create_table
-
     mx()
-    tf = support.tf()
     tables = [create_table(key_dtype=tf.int64, dim=4, name=name, device_vocabulary_size=1000, is_save=name == USER,
                            emb_initializer=tf.compat.v1.zeros_initializer()) for name in (USER, "scratch_table")]
     initializer = None
@@ -310,7 +306,6 @@ def test_a_table_that_one_path_lacks_may_come_from_another(mx, models, tmp_path)
 @pytest.mark.parametrize("damage", ["short", "flipped", "gone", "no tables"])
 def test_a_damaged_checkpoint_starts_nothing(mx, models, tmp_path, damage):
     mx()
-    tf = support.tf()
     source = str(tmp_path / "source")
     shutil.copytree(models[0], source)
     table = source + "/sparse-model.ckpt-3/item_table"

@@ -7,9 +7,13 @@ import tempfile
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import estimator_cases as cases
 import support
+from mx_rec import patches
+from mx_rec.core.embedding import create_table
+from mx_rec.optimizers.adagrad import create_hash_optimizer
 
 USER, ITEM = cases.TABLES
 
@@ -38,7 +42,6 @@ def assert_rows(tables, old, names=cases.TABLES):
 
 
 def test_files_of_the_original_have_no_manifest(old, tmp_path):
-    tf = support.tf()
     sparse = old + "/sparse-model.ckpt-6/"
     for name in ("", USER + "/", ITEM + "/"):
         os.remove(sparse + name + "manifest.json")
@@ -62,7 +65,7 @@ def test_a_path_may_be_of_another_file_system(old, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     for number, path in enumerate(["file://" + old, "file://" + old + "/model.ckpt-6"]):
         assert_rows(start(tmp_path / str(number), path), old)
-    support.tf().compat.v1.reset_default_graph()
+    tf.compat.v1.reset_default_graph()
     gc.collect()
     # Something may still hold the last graph.
     assert len(list(scratch.iterdir())) < 2
@@ -76,8 +79,6 @@ def test_an_interrupted_replacement_of_the_tables_is_put_back(old, tmp_path):
 
 
 def test_a_saved_model_is_a_source_as_in_tensorflow(old, tmp_path):
-    tf = support.tf()
-
     def receiver():
         features = {"user": tf.compat.v1.placeholder(tf.int64, [None, 2]),
                     "item": tf.compat.v1.placeholder(tf.int64, [None]),
@@ -99,8 +100,6 @@ def test_a_saved_model_is_a_source_as_in_tensorflow(old, tmp_path):
 
 def model_without_tables(directory, warm_start):
     """Trains a step of a model of two variables; returns the values that it started with."""
-    tf = support.tf()
-
     def model_fn(features, labels, mode):
         del labels
         values = [tf.compat.v1.get_variable(name, [2], initializer=tf.compat.v1.random_normal_initializer())
@@ -117,7 +116,6 @@ def model_without_tables(directory, warm_start):
 
 
 def test_a_model_without_tables_has_tensorflows_warm_start_and_several_paths(mx, tmp_path):
-    tf = support.tf()
     settings = tf.estimator.WarmStartSettings
     paths = [str(tmp_path / name) for name in ("one", "two")]
     one, two = [(model_without_tables(path, None), cases.saved_variables(path))[1] for path in paths]
@@ -139,9 +137,6 @@ def test_a_model_without_tables_has_tensorflows_warm_start_and_several_paths(mx,
 @pytest.mark.parametrize("slots", [False, True], ids=["rows", "rows and slots"])
 def test_another_optimizer_starts_with_its_own_fresh_slots(old, tmp_path, slots):
     """The slots of the earlier one do no harm: after a step the tables are those of a start without them."""
-    from mx_rec.optimizers.adagrad import create_hash_optimizer
-
-    tf = support.tf()
     ends = {}
     for name, wanted in (("alone", ".*"), ("new", [".*_table", "dense/bias[^/]"] if slots else ".*")):
         case = cases.Case("step", tmp_path / name, warm_start=tf.estimator.WarmStartSettings(
@@ -160,9 +155,6 @@ def test_another_optimizer_starts_with_its_own_fresh_slots(old, tmp_path, slots)
 def test_merged_tables_are_chosen_by_the_name_of_what_they_share(mx, session, tmp_path):
     from tensorflow.python.training import warm_starting_util
 
-    from mx_rec.core.embedding import create_table
-
-    tf = support.tf()
     mx(use_dynamic_expansion=True)
 
     def tables():
@@ -173,24 +165,20 @@ def test_merged_tables_are_chosen_by_the_name_of_what_they_share(mx, session, tm
             emb_initializer=tf.compat.v1.zeros_initializer())) for name in ("one", "two")]
 
     one, two = tables()
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     one.assign(sess, [1, 2], np.ones([2, 2]))
     tf.compat.v1.train.Saver().save(sess, str(tmp_path / "model.ckpt"))
     one, two = tables()
     with pytest.raises(ValueError, match="'one', but no table .* 'mergeable_table_0'"):
         warm_starting_util.warm_start(str(tmp_path), ["one"])
     warm_starting_util.warm_start(str(tmp_path), ["mergeable_table_0"])
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     assert two.rows(sess).keys() == {1, 2} and np.all(one.find(sess, [1, 2]) == 1)
 
 
 def test_patches_are_applied_once():
     from tensorflow.python.training import warm_starting_util
     from tensorflow_estimator.python.estimator import estimator
-
-    from mx_rec import patches
 
     functions = [(warm_starting_util, "warm_start"), (estimator, "_get_default_warm_start_settings")]
     before = [getattr(*function) for function in functions]

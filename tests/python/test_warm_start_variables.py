@@ -2,9 +2,14 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import estimator_cases as cases
 import support
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.optimizers.lazy_adam import create_hash_optimizer
+from mx_rec.util.initialize import init, terminate_config_initializer
+from mx_rec.util.variable import get_dense_and_sparse_variable
 
 OLD, NEW = ["a", "b", "c", "d"], ["c", "x", "b"]
 FILE = "input_layer/sc_vocab_file_embedding/embedding_weights"
@@ -15,7 +20,6 @@ SCALARS = ("v1", "v2")
 
 def train(directory, vocabulary, list_key="sc_vocab_list", classes=3, warm_start=None, steps=1):
     """Trains the model and returns its directory."""
-    tf = support.tf()
     tf1 = tf.compat.v1
     random = np.random.RandomState(1)
     features = {"sc_vocab_file": random.choice(OLD + NEW, 64), list_key: random.choice(["p", "q"], 64),
@@ -23,10 +27,6 @@ def train(directory, vocabulary, list_key="sc_vocab_list", classes=3, warm_start
     labels = random.randint(0, 2, 64).astype(np.int64)
 
     def model_fn(features, labels, mode):
-        from mx_rec.core.embedding import create_table, sparse_lookup
-        from mx_rec.optimizers.lazy_adam import create_hash_optimizer
-        from mx_rec.util.variable import get_dense_and_sparse_variable
-
         column = tf.feature_column
         words = column.embedding_column(column.categorical_column_with_vocabulary_file(
             "sc_vocab_file", vocabulary, num_oov_buckets=1), 2)
@@ -56,8 +56,6 @@ def train(directory, vocabulary, list_key="sc_vocab_list", classes=3, warm_start
 @pytest.fixture(scope="module")
 def old(tmp_path_factory):
     """A model of the old vocabulary: (its directory, vocabulary files by name)."""
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
     root = tmp_path_factory.mktemp("old")
     files = {}
     for name, words in (("old", OLD), ("new", NEW), ("classes", ["no", "yes", "perhaps"]), ("other", ["yes", "no"])):
@@ -114,11 +112,11 @@ ALL = ["LazyAdam_momentum", "LazyAdam_velocity", "embedding"]
 
 
 def settings(*args, **kwargs):
-    return support.tf().estimator.WarmStartSettings(*args, **kwargs)
+    return tf.estimator.WarmStartSettings(*args, **kwargs)
 
 
 def vocabulary(files, size=-1, new="new", count=None, oov=1, **more):
-    return support.tf().estimator.VocabInfo(
+    return tf.estimator.VocabInfo(
         new_vocab=files[new], new_vocab_size=len(NEW) if count is None else count, num_oov_buckets=oov,
         old_vocab=files[{"new": "old", "other": "classes"}[new]], old_vocab_size=size, **more)
 
@@ -174,7 +172,7 @@ def test_another_vocabulary_and_no_other_variable(mx, old, tmp_path):
 
 def test_the_first_entries_of_the_old_vocabulary_and_an_initializer_for_the_rest(mx, old, tmp_path):
     mx()
-    ones = support.tf().compat.v1.ones_initializer()
+    ones = tf.compat.v1.ones_initializer()
     found = Started(old, tmp_path / "new", lambda path, files: settings(
         path, var_name_to_vocab_info={FILE: vocabulary(files, 2, backup_initializer=ones)}), list_key="old_list")
     assert found.warm() == EVERY - {FILE}

@@ -1,7 +1,8 @@
 //! Which keys get rows and which lose them, against a plain model and by hand.
 
+use crate::table::rows;
 use mx_rec_kernels::{
-    Absent, Ids, Initializer, Kind, LazyAdam, Lease, Pool, Sgd, Table, TableConfig, Target,
+    Absent, Ids, Initializer, Kind, LazyAdam, Lease, Pool, Sgd, Stats, Table, TableConfig, Target,
     Thresholds,
 };
 use proptest::prelude::*;
@@ -21,12 +22,12 @@ fn table(capacity: u64) -> Arc<Table> {
     )
 }
 
-fn thresholds(access: u32, eviction: Option<u32>) -> Thresholds {
+pub(crate) fn thresholds(access: u32, eviction: Option<u32>) -> Thresholds {
     Thresholds { access, eviction }
 }
 
 /// One lookup: observed and admitted; returns the lease and whether each id has a row.
-fn look(
+pub(crate) fn look(
     table: &Arc<Table>,
     pool: &Pool,
     ids: &[i64],
@@ -292,16 +293,11 @@ fn refusals_name_the_table_and_change_nothing() {
     assert_eq!(table.len(), 3);
 }
 
-/// The row numbers in offsets, which hold generations too.
-fn rows(offsets: &[i64]) -> Vec<i64> {
-    offsets.iter().map(|offset| offset & 0x7fff_ffff).collect()
-}
-
-#[test]
-fn many_steps_on_any_number_of_threads_admit_the_same() {
+/// Fails unless many steps on a new table admit the same on any number of threads; returns what the
+/// table says of itself in the end.
+pub(crate) fn many_steps(table: impl Fn() -> Arc<Table>, limits: Thresholds) -> Stats {
     let run = |threads: usize| {
-        let (table, pool) = (table(1 << 20), Pool::new(threads).unwrap());
-        let limits = thresholds(3, Some(4));
+        let (table, pool) = (table(), Pool::new(threads).unwrap());
         let mut all = Vec::new();
         for step in 0..20_i64 {
             let ids: Vec<i64> = (0..30_000)
@@ -317,9 +313,15 @@ fn many_steps_on_any_number_of_threads_admit_the_same() {
         (all, table.export().unwrap(), table.stats())
     };
     let one = run(1);
-    assert!(one.2.evicted > 1000 && one.2.refused > 1000, "{:?}", one.2);
     assert!(run(2) == one);
     assert!(run(5) == one);
+    one.2
+}
+
+#[test]
+fn many_steps_on_any_number_of_threads_admit_the_same() {
+    let stats = many_steps(|| table(1 << 20), thresholds(3, Some(4)));
+    assert!(stats.evicted > 1000 && stats.refused > 1000, "{stats:?}");
 }
 
 /// A verb of a random history.

@@ -1,6 +1,7 @@
 //! Batches ahead of their step: what is staged stays unseen, what is leased stays good, and no row
 //! is lost.
 
+use crate::table::rows;
 use mx_rec_kernels::{
     Absent, Adagrad, Ids, Initializer, Kind, Lease, Pool, Result, Sgd, SlotSpec, Table,
     TableConfig, Target,
@@ -64,11 +65,6 @@ impl Batch {
             .claim(&pool(), ids, offsets, None, &self.inverse)
             .unwrap()
     }
-}
-
-/// The row numbers in offsets, which hold generations too.
-fn rows(offsets: &[i64]) -> Vec<i64> {
-    offsets.iter().map(|offset| offset & 0x7fff_ffff).collect()
 }
 
 fn lease(table: &Arc<Table>, ids: &[i64]) -> Result<Lease> {

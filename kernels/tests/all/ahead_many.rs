@@ -1,6 +1,7 @@
 //! Batches of many tables that are prepared together: what each table gives is what it gives alone,
 //! and threads that claim, remove and clear meanwhile wait for nobody for ever.
 
+use crate::table::rows;
 use mx_rec_kernels::{Ids, IdsOf, Initializer, Lease, Pool, Table, TableConfig};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -110,12 +111,6 @@ fn claim(
     .collect()
 }
 
-/// The row numbers in the offsets of a lease, which hold generations too.
-fn rows(lease: &Lease) -> Vec<i64> {
-    let offsets = lease.offsets().iter();
-    offsets.map(|offset| offset & 0x7fff_ffff).collect()
-}
-
 /// The keys of a table with their rows, by key.
 fn content(table: &Table) -> Vec<(i64, Vec<u32>)> {
     let copy = table.export().unwrap();
@@ -151,7 +146,7 @@ fn each_table_of_a_group_prepares_what_it_prepares_alone() {
             let other = one_by_one(&alone, &members, &batches, limit);
             for (at, (found, expected)) in one.leases.iter().zip(&other.leases).enumerate() {
                 let of = members[at];
-                assert_eq!(rows(found), rows(expected), "{of:?}");
+                assert_eq!(rows(found.offsets()), rows(expected.offsets()), "{of:?}");
                 let shared = members.iter().filter(|member| member.1 == of.1).count();
                 // Of batches that are shared the inverse is -1 if no table could prepare it.
                 if shared == 1 || !expected.offsets().is_empty() {

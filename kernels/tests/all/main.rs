@@ -7,6 +7,7 @@ mod admission;
 mod ahead;
 mod ahead_many;
 mod counting;
+mod directory;
 mod faulty;
 mod fixtures;
 mod groups;

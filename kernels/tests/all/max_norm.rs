@@ -2,6 +2,7 @@
 //! hand, also in groups and on several threads, and updates are by the rows as they were read.
 
 use crate::pooled::{embed_pooled, find_pooled};
+use crate::table::bits;
 use mx_rec_kernels::{
     reduce_pooled, restore_pooled, Absent, Bags, Columns, Error, Ids, KeysOf, LookupGradients,
     MaxNorm, Pool, RowsOf, Sgd, Table, TableConfig, Target,
@@ -51,10 +52,6 @@ fn by_hand(rows: &[f32], dim: usize, ends: &[i64]) -> Vec<f64> {
         start = end as usize;
     }
     sums
-}
-
-fn bits(floats: &[f32]) -> Vec<u32> {
-    floats.iter().map(|value| value.to_bits()).collect()
 }
 
 #[test]

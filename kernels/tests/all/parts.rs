@@ -1,11 +1,12 @@
 //! A table that is cut into parts trains, saves and loads as one that is whole.
 
+use crate::directory::Directory;
 use mx_rec_kernels::{
     checkpoint, Adagrad, Columns, Ids, IdsOf, Initializer, KeyGradients, Kind, LazyAdam,
     LookupGradients, Partition, Pool, Push, Pushed, RowOptimizer, Splitter, Table, TableConfig,
 };
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 const DIM: usize = 3;
@@ -117,29 +118,11 @@ fn step_whole(pool: &Pool, table: &Table, step: i64) {
         .unwrap();
 }
 
-/// A directory of its own, removed at the end.
-struct Temp(PathBuf);
-
-impl Temp {
-    fn new(name: &str) -> Temp {
-        let path = std::env::temp_dir().join(format!("mx_rec-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Temp(path)
-    }
-
-    fn save(&self, pool: &Pool, parts: &[Arc<Table>]) {
-        for (at, table) in parts.iter().enumerate() {
-            let part = Partition::new(at as u32, parts.len() as u32).unwrap();
-            let dir = self.0.join(format!("users{part}"));
-            checkpoint::save(table, pool, &dir).unwrap();
-        }
-    }
-}
-
-impl Drop for Temp {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+fn save(temp: &Directory, pool: &Pool, parts: &[Arc<Table>]) {
+    for (at, table) in parts.iter().enumerate() {
+        let part = Partition::new(at as u32, parts.len() as u32).unwrap();
+        let dir = temp.0.join(format!("users{part}"));
+        checkpoint::save(table, pool, &dir).unwrap();
     }
 }
 
@@ -176,8 +159,8 @@ fn any_number_of_parts_loads_into_any_other_and_into_a_whole_table_and_back() {
         let tables: Vec<_> = (0..parts).map(|_| table("users")).collect();
         (0..2).for_each(|step| step_in_parts(&pool, &tables, step));
         let expected = content(&tables);
-        let temp = Temp::new(&format!("parts-{parts}"));
-        temp.save(&pool, &tables);
+        let temp = Directory::new(&format!("parts-{parts}"));
+        save(&temp, &pool, &tables);
         let dir = temp.0.join("users");
         for others in 1..=8 {
             let found = load(&pool, &dir, others);
@@ -197,8 +180,8 @@ fn parts_that_are_missing_misnamed_or_of_two_saves_are_refused_and_change_nothin
     let pool = Pool::new(1).unwrap();
     let tables: Vec<_> = (0..3).map(|_| table("users")).collect();
     step_in_parts(&pool, &tables, 0);
-    let temp = Temp::new("damaged-parts");
-    temp.save(&pool, &tables);
+    let temp = Directory::new("damaged-parts");
+    save(&temp, &pool, &tables);
     let name = |part, parts| {
         let part = Partition::new(part, parts).unwrap();
         temp.0.join(format!("users{part}"))
@@ -231,7 +214,7 @@ fn a_part_takes_its_keys_of_a_whole_table_that_has_more_rows_than_it_may_have() 
     let pool = Pool::new(1).unwrap();
     let whole = table("users");
     step_whole(&pool, &whole, 0);
-    let temp = Temp::new("small-part");
+    let temp = Directory::new("small-part");
     let dir = temp.0.join("users");
     checkpoint::save(&whole, &pool, &dir).unwrap();
     let part = Partition::new(0, 4).unwrap();
@@ -265,7 +248,7 @@ fn what_full_parts_have_saved_is_loaded_whole_and_gets_no_new_rows() {
         capacity,
         ..table("users").config().clone()
     };
-    let temp = Temp::new("full-parts");
+    let temp = Directory::new("full-parts");
     let tables: Vec<_> = (0..6)
         .map(|at| {
             let part = Partition::new(at, 6).unwrap();
@@ -276,7 +259,7 @@ fn what_full_parts_have_saved_is_loaded_whole_and_gets_no_new_rows() {
             Arc::new(table)
         })
         .collect();
-    temp.save(&pool, &tables);
+    save(&temp, &pool, &tables);
     let (dir, expected) = (temp.0.join("users"), content(&tables));
     assert!(expected.len() > 1400 && expected.len() < 1700);
     // The second time it is one table that has saved them.

@@ -1,8 +1,10 @@
 //! Admission with a sketch: what exact counters decide as long as keys do not meet, never later,
 //! and in fixed memory.
 
+use crate::admission::{look, many_steps, thresholds};
+use crate::table::rows;
 use mx_rec_kernels::{
-    Absent, Ids, Initializer, Kind, Lease, Pool, Sgd, Table, TableConfig, Target, Thresholds,
+    Absent, Ids, Initializer, Kind, Pool, Sgd, Table, TableConfig, Target, Thresholds,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -23,27 +25,6 @@ fn config(admission_sketch_bytes: u64) -> TableConfig {
 
 fn table(sketch_bytes: u64) -> Arc<Table> {
     Arc::new(Table::new(config(sketch_bytes)).unwrap())
-}
-
-/// One lookup: observed and admitted; returns the lease and whether each id has a row.
-fn look(
-    table: &Arc<Table>,
-    pool: &Pool,
-    ids: &[i64],
-    weight: u32,
-    time: Option<i64>,
-    (access, eviction): (u32, Option<u32>),
-) -> (Lease, Vec<bool>) {
-    let mut places = vec![0; ids.len()];
-    let limits = Thresholds { access, eviction };
-    let keys = table
-        .observe(None, pool, Ids::I64(ids), weight, time, limits, &mut places)
-        .unwrap();
-    let mut inverse = vec![0; ids.len()];
-    let lease = table
-        .admit(pool, &keys, None, &places, &mut inverse)
-        .unwrap();
-    (lease, inverse.iter().map(|&at| at >= 0).collect())
 }
 
 #[test]
@@ -77,10 +58,7 @@ fn without_memory_for_the_sketch_nothing_changes() {
         return;
     }
     let (table, pool) = (table(1 << 40), Pool::new(1).unwrap());
-    let limits = Thresholds {
-        access: 2,
-        eviction: None,
-    };
+    let limits = thresholds(2, None);
     let observed = table.observe(None, &pool, Ids::I64(&[5]), 1, None, limits, &mut [0]);
     let error = observed.err().unwrap();
     assert_eq!(error.kind(), Kind::ResourceExhausted);
@@ -97,7 +75,7 @@ fn rare_keys_take_no_more_memory_however_many_there_are() {
         .map(|at: i64| at.wrapping_mul(7919 << 20))
         .collect();
     for (batch, ids) in ids.chunks(20_000).enumerate() {
-        look(&table, &pool, ids, 1, None, (1000, None));
+        look(&table, &pool, ids, 1, None, thresholds(1000, None));
         assert_eq!(table.stats().history_bytes, WIDE, "batch {batch}");
     }
     assert_eq!((table.len(), table.stats().refused), (0, 400_000));
@@ -107,7 +85,7 @@ fn rare_keys_take_no_more_memory_however_many_there_are() {
 #[test]
 fn what_is_stale_is_forgotten_but_counts_no_key_without_a_row() {
     let (table, pool) = (table(WIDE), Pool::new(1).unwrap());
-    let limits = (3, Some(10));
+    let limits = thresholds(3, Some(10));
     let has = |ids: &[i64], time| look(&table, &pool, ids, 1, Some(time), limits).1;
     assert_eq!(has(&[1, 1, 2, 2, 2], 100), [false, false, true, true, true]);
     assert_eq!(has(&[3], 109), [false]);
@@ -122,7 +100,7 @@ fn what_is_stale_is_forgotten_but_counts_no_key_without_a_row() {
 #[test]
 fn a_removed_key_is_still_counted_until_it_is_stale_or_the_table_cleared() {
     let (table, pool) = (table(WIDE), Pool::new(1).unwrap());
-    let limits = (3, Some(10));
+    let limits = thresholds(3, Some(10));
     let has = |ids: &[i64], time| look(&table, &pool, ids, 1, Some(time), limits).1;
     assert_eq!(has(&[1, 1, 1, 2, 2], 100), [true, true, true, false, false]);
     table.remove(Ids::I64(&[1, 2])).unwrap();
@@ -135,7 +113,7 @@ fn a_removed_key_is_still_counted_until_it_is_stale_or_the_table_cleared() {
 #[test]
 fn counting_can_be_stopped_and_what_was_counted_stays_fresh() {
     let (table, pool) = (table(WIDE), Pool::new(1).unwrap());
-    let limits = (3, Some(10));
+    let limits = thresholds(3, Some(10));
     let has = |ids: &[i64], time| look(&table, &pool, ids, 1, Some(time), limits).1;
     assert_eq!(has(&[1, 1], 100), [false, false]);
     table.set_access_threshold(0).unwrap();
@@ -147,35 +125,11 @@ fn counting_can_be_stopped_and_what_was_counted_stays_fresh() {
     assert_eq!(has(&[1, 4], 112), [true, false]);
 }
 
-/// The row numbers in offsets, which hold generations too.
-fn rows(offsets: &[i64]) -> Vec<i64> {
-    offsets.iter().map(|offset| offset & 0x7fff_ffff).collect()
-}
-
 #[test]
 fn many_steps_on_any_number_of_threads_admit_the_same() {
-    let run = |threads: usize| {
-        // Narrow: most keys meet others.
-        let (table, pool) = (table(64 << 10), Pool::new(threads).unwrap());
-        let mut all = Vec::new();
-        for step in 0..20_i64 {
-            let ids: Vec<i64> = (0..30_000)
-                .map(|at| at * 2_654_435_761 % 20_011 + step * 2_000)
-                .collect();
-            let limits = (40, Some(4));
-            let (lease, admitted) = look(&table, &pool, &ids, 1, Some(step + 1), limits);
-            all.push((rows(lease.offsets()), admitted));
-            drop(lease);
-            if step % 6 == 5 {
-                table.evict().unwrap();
-            }
-        }
-        (all, table.export().unwrap(), table.stats())
-    };
-    let one = run(1);
-    assert!(one.2.new > 1000 && one.2.refused > 1000, "{:?}", one.2);
-    assert!(run(2) == one);
-    assert!(run(5) == one);
+    // Narrow: most keys meet others.
+    let stats = many_steps(|| table(64 << 10), thresholds(40, Some(4)));
+    assert!(stats.new > 1000 && stats.refused > 1000, "{stats:?}");
 }
 
 /// A verb of a random history.
@@ -209,12 +163,12 @@ fn verbs(most: i64, by_hand: bool) -> impl Strategy<Value = Vec<Verb>> {
 struct Run {
     table: Arc<Table>,
     pool: Pool,
-    limits: (u32, Option<u32>),
+    limits: Thresholds,
     now: i64,
 }
 
 impl Run {
-    fn new(sketch_bytes: u64, limits: (u32, Option<u32>)) -> Run {
+    fn new(sketch_bytes: u64, limits: Thresholds) -> Run {
         let run = Run {
             table: table(sketch_bytes),
             pool: Pool::new(1).unwrap(),
@@ -282,7 +236,7 @@ proptest! {
     fn a_wide_sketch_decides_as_exact_counters_do(
         verbs in verbs(24, true), access in 0..4_u32, eviction in 1..20_u32,
     ) {
-        let limits = (access, Some(eviction));
+        let limits = thresholds(access, Some(eviction));
         let (mut exact, mut sketch) = (Run::new(0, limits), Run::new(1 << 16, limits));
         let keys: Vec<i64> = (-3..24).collect();
         for verb in &verbs {
@@ -297,7 +251,7 @@ proptest! {
     fn a_crowded_sketch_admits_no_key_later_and_lets_none_go_earlier(
         verbs in verbs(400, false), access in 1..4_u32, eviction in 1..20_u32,
     ) {
-        let limits = (access, Some(eviction));
+        let limits = thresholds(access, Some(eviction));
         let (mut exact, mut sketch) = (Run::new(0, limits), Run::new(1024, limits));
         for verb in &verbs {
             let (expected, found) = (exact.turn(verb).1, sketch.turn(verb).1);

@@ -1,12 +1,11 @@
 //! A sketch is saved with its table, and a training goes on with it; tables with other counters
 //! take what they can.
 
+use crate::directory::Directory;
 use mx_rec_kernels::checkpoint::inspect::{describe, verify};
 use mx_rec_kernels::checkpoint::{load, load_chain, save};
-use mx_rec_kernels::{Ids, Initializer, Kind, Pool, Table, TableConfig, Thresholds};
+use mx_rec_kernels::{Initializer, Kind, Pool, Table, TableConfig, Thresholds};
 use std::fs;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 const LIMITS: Thresholds = Thresholds {
@@ -16,30 +15,6 @@ const LIMITS: Thresholds = Thresholds {
 
 /// So wide that the keys of these tests do not meet in all their cells.
 const WIDE: u64 = 3 << 20;
-
-struct Temp(PathBuf);
-
-impl Temp {
-    fn new() -> Temp {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("mx_rec-sketch-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Temp(path)
-    }
-
-    fn dir(&self) -> PathBuf {
-        self.0.join("t")
-    }
-}
-
-impl Drop for Temp {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn pool() -> Pool {
     Pool::new(2).unwrap()
@@ -57,21 +32,7 @@ fn table(admission_sketch_bytes: u64) -> Arc<Table> {
 
 /// One lookup; says which ids have a row.
 fn look(table: &Arc<Table>, ids: &[i64], time: i64) -> Vec<bool> {
-    let mut places = vec![0; ids.len()];
-    let observed = table.observe(
-        None,
-        &pool(),
-        Ids::I64(ids),
-        1,
-        Some(time),
-        LIMITS,
-        &mut places,
-    );
-    let keys = observed.unwrap();
-    let mut inverse = vec![0; ids.len()];
-    let lease = table.admit(&pool(), &keys, None, &places, &mut inverse);
-    lease.unwrap();
-    inverse.iter().map(|&at| at >= 0).collect()
+    crate::admission::look(table, &pool(), ids, 1, Some(time), LIMITS).1
 }
 
 /// Of keys 0..3000 a third was seen once, twice and thrice: the last have rows.
@@ -101,11 +62,11 @@ fn anew(key: i64) -> bool {
 
 #[test]
 fn training_goes_on_with_the_counts_that_were_saved() {
-    let temp = Temp::new();
+    let temp = Directory::new("sketch");
     let before = trained(WIDE);
-    save(&before, &pool(), &temp.dir()).unwrap();
+    save(&before, &pool(), &temp.0.join("t")).unwrap();
     let after = table(WIDE);
-    assert_eq!(load(&after, &pool(), &temp.dir()).unwrap(), 1000);
+    assert_eq!(load(&after, &pool(), &temp.0.join("t")).unwrap(), 1000);
     assert_eq!(after.stats().history_bytes, before.stats().history_bytes);
     for table in [&before, &after] {
         let expected: Vec<bool> = every().into_iter().map(goes_on).collect();
@@ -115,24 +76,24 @@ fn training_goes_on_with_the_counts_that_were_saved() {
     }
     // Times are there as well: 100 s later what was not seen again is stale.
     let late = table(WIDE);
-    load(&late, &pool(), &temp.dir()).unwrap();
+    load(&late, &pool(), &temp.0.join("t")).unwrap();
     look(&late, &[5000], 1100);
     assert_eq!(late.evict().unwrap(), (1000, 0));
     assert!(!look(&late, &every(), 1101).contains(&true));
-    let found = describe(&temp.dir()).unwrap();
+    let found = describe(&temp.0.join("t")).unwrap();
     assert_eq!(found.faults, []);
     assert_eq!(found.history.unwrap().keys, 1000);
-    let report = verify(&temp.dir(), &mut |_, _| true).unwrap();
+    let report = verify(&temp.0.join("t"), &mut |_, _| true).unwrap();
     assert_eq!((report.faults, report.files), (vec![], report.checksums));
 }
 
 #[test]
 fn other_counters_keep_the_rows_and_count_other_keys_anew() {
-    let temp = Temp::new();
-    save(&trained(WIDE), &pool(), &temp.dir()).unwrap();
+    let temp = Directory::new("sketch");
+    save(&trained(WIDE), &pool(), &temp.0.join("t")).unwrap();
     for bytes in [0, 2 * WIDE, 1 << 20] {
         let other = table(bytes);
-        assert_eq!(load(&other, &pool(), &temp.dir()).unwrap(), 1000);
+        assert_eq!(load(&other, &pool(), &temp.0.join("t")).unwrap(), 1000);
         let expected: Vec<bool> = every().into_iter().map(anew).collect();
         assert_eq!(look(&other, &every(), 1001), expected, "{bytes} bytes");
     }
@@ -140,29 +101,32 @@ fn other_counters_keep_the_rows_and_count_other_keys_anew() {
 
 #[test]
 fn exact_counters_are_added_to_a_sketch_key_by_key() {
-    let temp = Temp::new();
-    save(&trained(0), &pool(), &temp.dir()).unwrap();
+    let temp = Directory::new("sketch");
+    save(&trained(0), &pool(), &temp.0.join("t")).unwrap();
     let sketch = table(WIDE);
-    load(&sketch, &pool(), &temp.dir()).unwrap();
+    load(&sketch, &pool(), &temp.0.join("t")).unwrap();
     let expected: Vec<bool> = every().into_iter().map(goes_on).collect();
     assert_eq!(look(&sketch, &every(), 1001), expected);
 }
 
 #[test]
 fn who_does_not_want_the_history_does_not_get_the_sketch() {
-    let temp = Temp::new();
-    save(&trained(WIDE), &pool(), &temp.dir()).unwrap();
-    fs::write(temp.dir().join("hist_sketch"), "not looked at").unwrap();
+    let temp = Directory::new("sketch");
+    save(&trained(WIDE), &pool(), &temp.0.join("t")).unwrap();
+    fs::write(temp.0.join("t").join("hist_sketch"), "not looked at").unwrap();
     let other = table(WIDE);
-    load_chain(&other, &pool(), &[&temp.dir()], &|name| name != "hist_rec").unwrap();
+    load_chain(&other, &pool(), &[&temp.0.join("t")], &|name| {
+        name != "hist_rec"
+    })
+    .unwrap();
     assert_eq!(other.stats().history_bytes, 0);
 }
 
 #[test]
 fn a_damaged_sketch_is_refused_by_name_and_changes_nothing() {
-    let temp = Temp::new();
-    save(&trained(WIDE), &pool(), &temp.dir()).unwrap();
-    let file = temp.dir().join("hist_sketch");
+    let temp = Directory::new("sketch");
+    save(&trained(WIDE), &pool(), &temp.0.join("t")).unwrap();
+    let file = temp.0.join("t").join("hist_sketch");
     let good = fs::read(&file).unwrap();
     assert_eq!(good.len() as u64, 16 + WIDE);
     let with = |at: usize, byte: u8| {
@@ -183,14 +147,14 @@ fn a_damaged_sketch_is_refused_by_name_and_changes_nothing() {
         for sketch_bytes in [WIDE, 0] {
             let other = table(sketch_bytes);
             look(&other, &[1, 1, 1], 5);
-            let error = load(&other, &pool(), &temp.dir()).unwrap_err();
+            let error = load(&other, &pool(), &temp.0.join("t")).unwrap_err();
             assert_eq!(error.kind(), Kind::DataLoss);
             assert!(error.to_string().contains("hist_sketch"), "{error}");
             assert_eq!(look(&other, &[1], 6), [true]);
         }
     }
     fs::remove_file(&file).unwrap();
-    let error = load(&table(WIDE), &pool(), &temp.dir()).unwrap_err();
+    let error = load(&table(WIDE), &pool(), &temp.0.join("t")).unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound);
     assert!(error.to_string().contains("hist_sketch"), "{error}");
 }

@@ -32,8 +32,12 @@ fn create(table: &Table, pool: &Pool, ids: &[i64]) -> (Vec<i64>, Vec<i32>) {
 }
 
 /// The row numbers in offsets, which hold generations too.
-fn rows(offsets: &[i64]) -> Vec<i64> {
+pub(crate) fn rows(offsets: &[i64]) -> Vec<i64> {
     offsets.iter().map(|offset| offset & 0x7fff_ffff).collect()
+}
+
+pub(crate) fn bits(floats: &[f32]) -> Vec<u32> {
+    floats.iter().map(|value| value.to_bits()).collect()
 }
 
 #[test]

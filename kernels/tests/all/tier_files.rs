@@ -1,5 +1,6 @@
 //! Claims about the files of rows on disk: who leaves them, who removes them, what is refused.
 
+use crate::directory::Directory;
 use mx_rec_kernels::tier::{Files, Log, ReadBy, Record, Storage, Want};
 use mx_rec_kernels::{Kind, Pool};
 use std::fs;
@@ -11,27 +12,10 @@ use std::sync::Arc;
 /// What tells a copy of this test that it is the other process, and where it works.
 const CHILD: &str = "MX_REC_TIER_FILES_CHILD";
 
-/// A directory that is removed at the end.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Directory {
-        let path = std::env::temp_dir().join(format!("tier_files-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Directory(path)
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.0).unwrap();
-        let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
-        entries.map(|entry| name(entry.unwrap())).collect()
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+fn names(directory: &Directory) -> Vec<String> {
+    let entries = fs::read_dir(&directory.0).unwrap();
+    let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+    entries.map(|entry| name(entry.unwrap())).collect()
 }
 
 fn records(log: &Log, rows: std::ops::Range<u32>) -> Vec<u32> {
@@ -113,10 +97,10 @@ fn wait_for(output: &mut impl BufRead, what: &str) {
 fn a_killed_process_leaves_nothing_where_files_need_no_name() {
     let directory = Directory::new("unnamed");
     let (mut child, _output) = other("unnamed", &directory.0);
-    assert_eq!(directory.names(), [""; 0]);
+    assert_eq!(names(&directory), [""; 0]);
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(directory.names(), [""; 0]);
+    assert_eq!(names(&directory), [""; 0]);
 }
 
 #[test]
@@ -127,21 +111,21 @@ fn the_next_start_removes_what_a_killed_process_left_and_nothing_of_a_live_one()
     fs::create_dir(directory.0.join("mx_rec-rows-8.scratch")).unwrap();
     let (mut killed, _killed_output) = other("named", &directory.0);
     let (mut live, mut live_output) = other("named", &directory.0);
-    assert_eq!(directory.names().len(), 4);
+    assert_eq!(names(&directory).len(), 4);
     killed.kill().unwrap();
     killed.wait().unwrap();
-    assert_eq!(directory.names().len(), 4);
+    assert_eq!(names(&directory).len(), 4);
     let own = Files::open_named(std::slice::from_ref(&directory.0)).unwrap();
     // The killed one's is gone, this one's is there.
-    assert_eq!(directory.names().len(), 4);
+    assert_eq!(names(&directory).len(), 4);
     assert!(Path::new(&own.name(0)).exists());
     drop(own);
-    assert_eq!(directory.names().len(), 3);
+    assert_eq!(names(&directory).len(), 3);
     // The live one's rows are there.
     live.stdin.take().unwrap().write_all(b"\n").unwrap();
     wait_for(&mut live_output, "right");
     assert!(live.wait().unwrap().success());
-    let mut names = directory.names();
+    let mut names = names(&directory);
     names.sort_unstable();
     assert_eq!(names, ["mx_rec-rows-7.data", "mx_rec-rows-8.scratch"]);
 }
@@ -161,7 +145,7 @@ fn files_of_a_process_that_is_stopped_are_not_taken_for_those_of_a_killed_one() 
     signal("-STOP");
     for _ in 0..3 {
         let own = Files::open_named(std::slice::from_ref(&directory.0)).unwrap();
-        assert_eq!(directory.names().len(), 2);
+        assert_eq!(names(&directory).len(), 2);
         let log = Log::new(Arc::new(own), 16, 1_000);
         check(&log, &records(&log, 0..1_000));
     }
@@ -169,7 +153,7 @@ fn files_of_a_process_that_is_stopped_are_not_taken_for_those_of_a_killed_one() 
     stopped.stdin.take().unwrap().write_all(b"\n").unwrap();
     wait_for(&mut output, "right");
     assert!(stopped.wait().unwrap().success());
-    assert_eq!(directory.names(), [""; 0]);
+    assert_eq!(names(&directory), [""; 0]);
 }
 
 #[test]

@@ -5,16 +5,20 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import preloaded
 import support
-
-tf = support.tf()
+from mx_rec.constants.constants import ASCEND_GLOBAL_HASHTABLE_COLLECTION
+from mx_rec.core.asc.manager import start_asc_pipeline
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.initializers import describe_initializer, table_seed
+from mx_rec.optimizers.gradient_descent import create_hash_optimizer
+from mx_rec.state.graph_state import graph_state
+from mx_rec.util.variable import get_dense_and_sparse_variable
 
 
 def create(**changes):
-    from mx_rec.core.embedding import create_table
-
     arguments = dict(key_dtype=tf.int64, dim=4, name="table",
                      emb_initializer=tf.compat.v1.zeros_initializer())
     arguments.update(changes)
@@ -132,8 +136,6 @@ V1 = tf.compat.v1.initializers
 @pytest.mark.parametrize("enable_merge", [False, True])
 def test_an_impossible_initializer_is_refused_at_the_call(mx, make, values, enable_merge):
     """They were accepted; the first step failed, or rows were infinite."""
-    from mx_rec.state.graph_state import graph_state
-
     mx(use_dynamic_expansion=enable_merge)
     with pytest.raises(ValueError) as caught:
         create(emb_initializer=make(), enable_merge=enable_merge)
@@ -242,8 +244,6 @@ def test_other_characters_are_removed_from_names(dynamic, caplog, given, kept):
 
 
 def test_a_started_pipeline_takes_no_new_table(dynamic):
-    from mx_rec.core.asc.manager import start_asc_pipeline
-
     create()
     start_asc_pipeline()
     with pytest.raises(EnvironmentError, match="you cannot build new hash table"):
@@ -264,8 +264,6 @@ def test_host_rows_do_not_go_with_dynamic_expansion(mx):
 
 
 def test_equal_tables_are_merged_and_others_are_not(mx):
-    from mx_rec.util.variable import get_dense_and_sparse_variable
-
     mx(use_dynamic_expansion=True)
     one = create(name="one", enable_merge=True)
     two = create(name="two", enable_merge=True)
@@ -279,8 +277,6 @@ def test_equal_tables_are_merged_and_others_are_not(mx):
 
 
 def test_the_table_has_its_documented_attributes(dynamic):
-    from mx_rec.constants.constants import ASCEND_GLOBAL_HASHTABLE_COLLECTION
-
     table = create(dim=tf.TensorShape([8]), key_dtype=tf.int32, device_vocabulary_size=10,
                    host_vocabulary_size=20, init_param=-2.5, is_save=False)
     assert table.emb_size == 8 and table.embedding_size.as_list() == [8]
@@ -307,8 +303,6 @@ def test_slices_are_the_sizes_divided_by_the_rank_count(dynamic, monkeypatch):
 
 
 def test_size_and_capacity_need_a_session_and_then_find_it(dynamic):
-    from mx_rec.core.embedding import sparse_lookup
-
     table = create(device_vocabulary_size=10, host_vocabulary_size=20)
     for call in (table.size, table.capacity):
         with pytest.raises(RuntimeError, match="session"):
@@ -327,8 +321,6 @@ def test_size_and_capacity_need_a_session_and_then_find_it(dynamic):
 
 
 def test_the_seed_is_the_initializer_s_or_the_graph_s_or_a_fixed_one(dynamic):
-    from mx_rec.core.initializers import table_seed
-
     plain = tf.compat.v1.random_normal_initializer()
     seeded = tf.compat.v1.random_normal_initializer(seed=3)
     default = table_seed(plain, "t")
@@ -354,8 +346,6 @@ def test_the_seed_is_the_initializer_s_or_the_graph_s_or_a_fixed_one(dynamic):
                                               "distribution": "uniform", "fan_in": 100.0, "fan_out": 4.0}),
 ])
 def test_initializers_are_described_to_the_engine(graph, initializer, expected):
-    from mx_rec.core.initializers import describe_initializer
-
     assert describe_initializer(initializer, 100, 4, "table") == expected
 
 
@@ -380,9 +370,6 @@ def test_numbers_of_numpy_are_as_good_as_those_of_python(mx, merged):
 @pytest.mark.parametrize("name", ["_table", "__", "_1", "_x_"])
 def test_a_name_may_begin_with_an_underscore(dynamic, session, tmp_path, name):
     """TensorFlow does not let the name of an op begin so: sparse_lookup failed."""
-    from mx_rec.core.embedding import sparse_lookup
-    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-
     ids = tf.constant([1, 2], tf.int64)
     tables = [create(name=each, device_vocabulary_size=10) for each in (name, "table" + name)]
     found = [sparse_lookup(table, ids, is_train=False, modify_graph=True) for table in tables]

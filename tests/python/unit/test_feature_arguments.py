@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-import support
-
-tf = support.tf()
+from mx_rec.core.asc.helper import get_asc_insert_func
+from mx_rec.core.asc.manager import start_asc_pipeline
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.state.graph_state import graph_state
 
 
 def spec_of(*args, **kwargs):
@@ -15,8 +17,6 @@ def spec_of(*args, **kwargs):
 
 
 def insert_func(*args, **kwargs):
-    from mx_rec.core.asc.helper import get_asc_insert_func
-
     return get_asc_insert_func(*args, **kwargs)
 
 
@@ -151,9 +151,6 @@ class TestLookup:
     """sparse_lookup with a FeatureSpec."""
 
     def lookup(self, spec, **arguments):
-        from mx_rec.core.embedding import create_table, sparse_lookup
-        from mx_rec.state.graph_state import graph_state
-
         table = graph_state().tables.get("t") or create_table(
             tf.int64, 4, "t", tf.compat.v1.zeros_initializer(), device_vocabulary_size=100)
         return sparse_lookup(table, spec, **arguments)
@@ -219,24 +216,17 @@ class TestLookup:
 
 
 def test_the_pipeline_needs_init_and_a_table(graph):
-    from mx_rec.core.asc.manager import start_asc_pipeline
-
     with pytest.raises(EnvironmentError, match="Please init"):
         start_asc_pipeline()
 
 
 def test_the_pipeline_needs_a_table(dynamic):
-    from mx_rec.core.asc.manager import start_asc_pipeline
-
     with pytest.raises(RuntimeError, match="table_info_list is empty!"):
         start_asc_pipeline()
 
 
 @pytest.mark.parametrize("is_dp, is_grad, message", [(True, True, "is_dp"), (False, False, "is_grad=False")])
 def test_padding_keys_must_be_able_to_mean_something(dynamic, is_dp, is_grad, message):
-    from mx_rec.core.asc.manager import start_asc_pipeline
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
     table = create_table(tf.int64, 4, "t", tf.compat.v1.zeros_initializer(), is_dp=is_dp, padding_keys=1,
                          padding_keys_mask=True, padding_keys_len=2)
     sparse_lookup(table, ids([2]), modify_graph=True, is_grad=is_grad)

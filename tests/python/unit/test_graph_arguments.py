@@ -1,10 +1,12 @@
 """The functions and hooks of mx_rec.graph refuse what they document."""
 
 import pytest
+import tensorflow as tf
 
-import support
-
-tf = support.tf()
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.graph.acg_push_ops import ACGPushOpsToDatasetHook
+from mx_rec.graph.slicers import LookupSubgraphSlicerHook, OrphanLookupKeySlicerHook
+from mx_rec.util.initialize import get_initializer, get_target_batch
 
 FUNCTIONS = [
     ("modify_graph_and_start_emb_cache", {"full_graph": 1}, "full_graph"),
@@ -53,10 +55,8 @@ def test_hooks_are_session_run_hooks(name, arguments):
 
 def test_all_that_scripts_import_is_there():
     import mx_rec.graph
-    from mx_rec.graph.acg_push_ops import ACGPushOpsToDatasetHook
     from mx_rec.graph.merge_lookup import do_merge_lookup
     from mx_rec.graph.modifier import GraphModifierHook, modify_graph_and_start_emb_cache
-    from mx_rec.graph.slicers import LookupSubgraphSlicerHook, OrphanLookupKeySlicerHook
 
     for one in (ACGPushOpsToDatasetHook, do_merge_lookup, GraphModifierHook, modify_graph_and_start_emb_cache,
                 LookupSubgraphSlicerHook, OrphanLookupKeySlicerHook):
@@ -82,7 +82,6 @@ def test_the_hook_wants_init_and_a_table(mx):
 
 
 def test_do_merge_lookup_refuses_tables_without_gradients(dynamic):
-    from mx_rec.core.embedding import create_table, sparse_lookup
     from mx_rec.graph import do_merge_lookup
 
     do_merge_lookup()
@@ -129,8 +128,6 @@ def test_eos_map_takes_the_number_of_its_channel(graph, session, channel, train,
 
 @pytest.mark.parametrize("mode", ["yes", None, 2])
 def test_initializer_and_batch_want_a_bool(dynamic, mode):
-    from mx_rec.util.initialize import get_initializer, get_target_batch
-
     for function in (get_initializer, get_target_batch):
         with pytest.raises(ValueError, match="is_training"):
             function(mode)

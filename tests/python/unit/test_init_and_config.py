@@ -3,10 +3,18 @@
 import logging
 
 import pytest
+import tensorflow as tf
 
 import support
+from mx_rec.constants import constants
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.util import initialize
+from mx_rec.util.initialize import (
+    ConfigInitializer, get_ascend_global_hashtable_collection, get_name_to_var_dict, init,
+    set_ascend_global_hashtable_collection, terminate_config_initializer)
+from mx_rec.util.ops import import_host_pipeline_ops
+from mx_rec.util.variable import get_dense_and_sparse_variable
 
-tf = support.tf()
 STEPS = ("max_steps", "train_steps", "eval_steps", "save_steps")
 
 
@@ -30,8 +38,6 @@ STEPS = ("max_steps", "train_steps", "eval_steps", "save_steps")
     ({"use_mpi": False}, "'use_mpi' should be True"),
 ])
 def test_a_wrong_keyword_is_a_value_error_and_initialises_nothing(graph, changes, message):
-    from mx_rec.util.initialize import ConfigInitializer, init
-
     with pytest.raises(ValueError) as caught:
         init(**changes)
     assert message in str(caught.value)
@@ -40,8 +46,6 @@ def test_a_wrong_keyword_is_a_value_error_and_initialises_nothing(graph, changes
 
 
 def test_incremental_checkpoints_have_their_settings(graph, mx):
-    from mx_rec.util.initialize import ConfigInitializer
-
     mx(is_incremental_checkpoint=True, save_checkpoint_due_time=5, save_delta_checkpoints_secs=1,
        restore_model_version=7, recent_key_count_threshold=2)
     config = ConfigInitializer.get_instance()
@@ -50,8 +54,6 @@ def test_incremental_checkpoints_have_their_settings(graph, mx):
 
 
 def test_init_is_called_once_and_again_after_terminating(mx, caplog):
-    from mx_rec.util.initialize import ConfigInitializer, init, terminate_config_initializer
-
     mx(max_steps=7)
     with pytest.raises(EnvironmentError, match="second init is forbidden"):
         init()
@@ -86,8 +88,6 @@ def test_settings_without_effect_are_named_in_the_log(mx, caplog):
 
 
 def test_the_configuration_reads_and_writes_what_it_documents(mx):
-    from mx_rec.util.initialize import ConfigInitializer
-
     mx(max_steps=1, train_steps=2, eval_steps=3, save_steps=4, if_load=True, use_dynamic=False,
        use_dynamic_expansion=True)
     config = ConfigInitializer.get_instance()
@@ -109,8 +109,6 @@ def test_the_configuration_reads_and_writes_what_it_documents(mx):
 
 
 def test_the_older_functions_read_the_configuration(mx):
-    from mx_rec.util import initialize
-
     mx(if_load=True, use_hot=False)
     assert initialize.get_if_load() and not initialize.get_use_static() and not initialize.get_use_hot()
     assert not initialize.get_use_dynamic_expansion()
@@ -129,18 +127,11 @@ def test_the_older_functions_read_the_configuration(mx):
 
 @pytest.mark.parametrize("name", ["", "c" * 256, None])
 def test_the_collection_s_name_is_checked(dynamic, name):
-    from mx_rec.util.initialize import set_ascend_global_hashtable_collection
-
     with pytest.raises(ValueError):
         set_ascend_global_hashtable_collection(name)
 
 
 def test_tables_are_found_by_name_variable_and_tensor_and_go_with_the_graph(dynamic):
-    from mx_rec.core.embedding import create_table
-    from mx_rec.util.initialize import (ConfigInitializer, get_ascend_global_hashtable_collection,
-                                        get_name_to_var_dict, set_ascend_global_hashtable_collection)
-    from mx_rec.util.variable import get_dense_and_sparse_variable
-
     assert get_ascend_global_hashtable_collection() == "ASCEND_GLOBAL_HASHTABLE_COLLECTION"
     set_ascend_global_hashtable_collection("mine")
     weight = tf.compat.v1.get_variable("weight", [2])
@@ -165,8 +156,6 @@ def test_tables_are_found_by_name_variable_and_tensor_and_go_with_the_graph(dyna
 def test_a_graph_with_tables_is_freed_with_its_last_reference(dynamic):
     import gc
     import weakref
-
-    from mx_rec.core.embedding import create_table, sparse_lookup
 
     graph = tf.Graph()
     with graph.as_default():
@@ -209,8 +198,6 @@ def test_a_cluster_that_makes_no_sense_is_a_value_error(monkeypatch, config):
 
 
 def test_constants_are_named_by_their_value():
-    from mx_rec.constants import constants
-
     for name in ("ASCEND_GLOBAL_HASHTABLE_COLLECTION", "ASCEND_CUTTING_POINT_INITIALIZER",
                  "ASCEND_SPARSE_LOOKUP_ENTRANCE", "ASCEND_SPARSE_LOOKUP_ID_OFFSET",
                  "ASCEND_SPARSE_LOOKUP_LOCAL_EMB", "ASCEND_TIMESTAMP", "ASCEND_SPARSE_LOOKUP_UNIQUE_KEYS"):
@@ -221,8 +208,6 @@ def test_constants_are_named_by_their_value():
 
 
 def test_the_ops_are_reached_by_the_plugin_s_name():
-    from mx_rec.util.ops import import_host_pipeline_ops
-
     assert hasattr(import_host_pipeline_ops(), "mx_rec_table")
     for name in ("", "n" * 101, 5):
         with pytest.raises(ValueError, match="so_pkg_name"):

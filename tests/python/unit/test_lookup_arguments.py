@@ -4,15 +4,15 @@ import logging
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-import support
-
-tf = support.tf()
+from mx_rec.base import log
+from mx_rec.constants import constants
+from mx_rec.core.asc.manager import start_asc_pipeline
+from mx_rec.core.embedding import create_table, sparse_lookup
 
 
 def table_of(name="table", **changes):
-    from mx_rec.core.embedding import create_table
-
     arguments = dict(key_dtype=tf.int64, dim=4, name=name, device_vocabulary_size=100,
                      emb_initializer=tf.compat.v1.ones_initializer())
     arguments.update(changes)
@@ -20,8 +20,6 @@ def table_of(name="table", **changes):
 
 
 def lookup(*args, **kwargs):
-    from mx_rec.core.embedding import sparse_lookup
-
     kwargs.setdefault("modify_graph", True)
     return sparse_lookup(*args, **kwargs)
 
@@ -101,8 +99,6 @@ def test_the_129th_lookup_of_a_mode_is_refused(dynamic):
 
 
 def test_a_started_pipeline_takes_evaluation_lookups_only(dynamic):
-    from mx_rec.core.asc.manager import start_asc_pipeline
-
     table, ids = table_of(), ids_of()
     start_asc_pipeline()
     start_asc_pipeline()
@@ -159,8 +155,6 @@ def test_static_shape_with_host_rows_needs_room_for_a_batch(mx, device, host):
 
 
 def test_collections_hold_what_scripts_look_for(dynamic):
-    from mx_rec.constants import constants
-
     table, ids = table_of(), ids_of([2, 3])
     embedding = lookup(table, ids)
     lookup(table, ids, is_grad=False)
@@ -194,11 +188,9 @@ def test_ops_are_in_the_scope_of_table_and_name(dynamic):
 
 
 def test_unknown_keywords_are_ignored_and_slow_lookups_warned_of_once_when_they_run(dynamic, session, caplog):
-    from mx_rec.base import log
-
     log._said.clear()
     with caplog.at_level(logging.WARNING, "mx_rec"):
-        found = lookup(table_of(), support.tf().constant([1]), dim=None, multi_lookup=True)
+        found = lookup(table_of(), tf.constant([1]), dim=None, multi_lookup=True)
         lookup(table_of("other"), ids_of())
         assert "inside the training step" not in caplog.text
         for _ in range(2):

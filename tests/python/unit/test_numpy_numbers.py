@@ -7,10 +7,19 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
-
-tf = support.tf()
+from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
+from mx_rec.core.admission import set_threshold
+from mx_rec.core.asc.helper import FeatureSpec, get_asc_insert_func
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.feature_process import EvictHook
+from mx_rec.core.initializers import table_seed
+from mx_rec.optimizers.gradient_descent import create_hash_optimizer
+from mx_rec.saver.saver import Saver
+from mx_rec.util.initialize import ConfigInitializer, get_host_pipeline_ops, terminate_config_initializer
+from mx_rec.util.stats import TableStatsHook
 
 INTS = (np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64, np.array)
 FLOATS = (np.float16, np.float32, np.float64, np.array)
@@ -32,8 +41,6 @@ OPTIMIZERS = {
 
 
 def table_of(**changes):
-    from mx_rec.core.embedding import create_table
-
     arguments = dict(key_dtype=tf.int64, dim=4, name="table", device_vocabulary_size=100,
                      emb_initializer=tf.compat.v1.ones_initializer())
     arguments.update(changes)
@@ -41,8 +48,6 @@ def table_of(**changes):
 
 
 def config():
-    from mx_rec.util.initialize import ConfigInitializer
-
     return ConfigInitializer.get_instance()
 
 
@@ -92,8 +97,6 @@ def _table(name, read=None, **more):
 
 def _spec(name, **more):
     def make(mx, number):
-        from mx_rec.core.asc.helper import FeatureSpec
-
         spec = FeatureSpec("feature", **dict(more, **{name: number}))
         plain(spec.thresholds)
         return getattr(spec, name)
@@ -103,22 +106,16 @@ def _spec(name, **more):
 
 def _hook(name):
     def make(mx, number):
-        from mx_rec.core.feature_process import EvictHook
-
         return getattr(EvictHook(True, **{name: number}), "_" + name[len("evict_"):])
 
     return make
 
 
 def _stats_hook(mx, number):
-    from mx_rec.util.stats import TableStatsHook
-
     return TableStatsHook("/tmp", every_n_steps=number)._interval
 
 
 def _thresholds(mx, number):
-    from mx_rec.core.embedding import sparse_lookup
-
     mx()
     table = table_of()
     sparse_lookup(table, tf.constant([1], tf.int64), modify_graph=True, access_and_evict_config={
@@ -130,10 +127,6 @@ def _thresholds(mx, number):
 
 
 def _set_threshold(mx, number):
-    from mx_rec.core.admission import set_threshold
-    from mx_rec.core.embedding import sparse_lookup
-    from mx_rec.util.initialize import get_host_pipeline_ops
-
     mx()
     sparse_lookup(table_of(), tf.constant([1], tf.int64), modify_graph=True,
                   access_and_evict_config={"access_threshold": 2})
@@ -144,8 +137,6 @@ def _set_threshold(mx, number):
 
 
 def _send_count(mx, number):
-    from mx_rec.core.embedding import sparse_lookup
-
     mx(use_dynamic=False)
     table = table_of()
     sparse_lookup(table, tf.constant([1], tf.int64), send_count=number, modify_graph=True)
@@ -153,9 +144,6 @@ def _send_count(mx, number):
 
 
 def _index_key(mx, number):
-    from mx_rec.core.asc.helper import FeatureSpec, get_asc_insert_func
-    from mx_rec.core.embedding import sparse_lookup
-
     mx()
     spec = FeatureSpec("ids", table_name="table", index_key=number)
     batch = get_asc_insert_func([spec])(*[tf.constant([1, 2], tf.int64)] * 6)
@@ -164,8 +152,6 @@ def _index_key(mx, number):
 
 
 def _positions(mx, number):
-    from mx_rec.core.asc.helper import get_asc_insert_func
-
     mx()
     get_asc_insert_func(args_index_list=[number], table_names=["table"])(*[tf.constant([1], tf.int64)] * 6)
     return int(number)
@@ -188,8 +174,6 @@ def _eos(name):
 
 
 def _saver(mx, number):
-    from mx_rec.saver.saver import Saver
-
     mx()
     table_of()
     kept = [value for name, value in vars(Saver(max_to_keep=number)).items() if "keep" in name]
@@ -266,8 +250,6 @@ def test_numbers_of_optimizers_may_be_of_numpy(graph, mx, module, kind):
 
 @pytest.mark.parametrize("rate", [np.int64(1), np.uint8(1), np.float16(1)], ids=repr)
 def test_a_learning_rate_may_be_any_number_of_numpy(dynamic, rate):
-    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-
     create_hash_optimizer(rate)
     for bad in (np.bool_(True), np.array([1.0]), np.float32(-1), np.float32("nan")):
         with pytest.raises(ValueError, match="learning_rate"):
@@ -320,15 +302,12 @@ def test_numbers_of_initializers_may_be_of_numpy(mx, name, version, kind):
                 one, other = [table_of(name=key, emb_initializer=make(**values), enable_merge=True)
                               for key, values in (("one", numbers), ("other", given))]
                 assert one.variable is other.variable
-        from mx_rec.util.initialize import terminate_config_initializer
 
         terminate_config_initializer()
 
 
 @pytest.mark.parametrize("kind", INTS, ids=lambda kind: kind.__name__)
 def test_seeds_may_be_of_numpy(dynamic, kind):
-    from mx_rec.core.initializers import table_seed
-
     make = tf.compat.v1.random_normal_initializer
     assert table_seed(make(seed=kind(3)), "t") == table_seed(make(seed=3), "t")
     with tf.Graph().as_default():
@@ -342,10 +321,6 @@ def test_seeds_may_be_of_numpy(dynamic, kind):
 def test_a_step_with_numbers_of_numpy_is_that_of_python(mx, module, kind):
     """The learning rate may also be an integer; the others are floats, of Python or NumPy."""
     import importlib
-
-    from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ID_OFFSET,
-                                            ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
-    from mx_rec.core.embedding import sparse_lookup
 
     by_address = module.endswith("addr")
     mx(use_dynamic_expansion=by_address)

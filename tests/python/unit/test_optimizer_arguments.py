@@ -4,10 +4,12 @@ import importlib
 import logging
 
 import pytest
+import tensorflow as tf
 
 import support
-
-tf = support.tf()
+from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.util.initialize import ConfigInitializer, init, terminate_config_initializer
 
 PLAIN = ("adam", "lazy_adam", "adagrad", "ftrl", "gradient_descent", "momentum", "rmsprop")
 BY_ADDRESS = {"adam_by_addr": "create_hash_optimizer_by_address",
@@ -114,8 +116,6 @@ def test_a_wrong_argument_is_a_value_error(graph, module, changes, message):
 
 @pytest.mark.parametrize("module", PLAIN + tuple(BY_ADDRESS))
 def test_an_optimizer_needs_init_and_the_right_mode_of_tables(mx, module):
-    from mx_rec.util.initialize import ConfigInitializer, init, terminate_config_initializer
-
     with pytest.raises(EnvironmentError, match="Please init"):
         create(module)
     mx(use_dynamic_expansion=module not in BY_ADDRESS)
@@ -141,8 +141,6 @@ def test_classes_have_the_documented_names(mx, module, name):
 
 
 def model(**arguments):
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
     table = create_table(tf.int64, 2, "t", tf.compat.v1.ones_initializer(), device_vocabulary_size=10)
     rows = sparse_lookup(table, tf.constant([1, 2, 1], tf.int64), modify_graph=True, **arguments)
     return table, tf.reduce_sum(tf.square(rows))
@@ -178,8 +176,7 @@ def test_the_others_update_ordinary_variables_as_tensorflow_does(dynamic, sessio
     weight = tf.compat.v1.get_variable("weight", initializer=[1.0, 2.0])
     step = tf.compat.v1.train.get_or_create_global_step()
     train = create(module).minimize(loss + tf.reduce_sum(weight), step, [table.variable, weight])
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     sess.run(train)
     assert sess.run(step) == 1 and (sess.run(weight) < [1.0, 2.0]).all() and table.size() == 2
 
@@ -191,8 +188,6 @@ def test_a_table_s_gradient_must_be_slices(dynamic):
 
 
 def test_offsets_need_an_optimizer_by_address(dynamic):
-    from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
-
     _, loss = model()
     rows = tf.compat.v1.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
     offsets = tf.compat.v1.get_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET)
@@ -214,8 +209,7 @@ def test_beta_powers_advance_once_per_step_and_only_then(dynamic, session):
     train = create("lazy_adam", beta1=0.5, beta2=0.25).minimize(loss)
     powers = [var for var in tf.compat.v1.global_variables() if "power" in var.name]
     assert [var.op.name for var in powers] == ["beta1_power", "beta2_power"]
-    sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = support.started(session())
     for _ in range(3):
         sess.run(train)
     assert sess.run(powers) == [0.5 ** 4, 0.25 ** 4]

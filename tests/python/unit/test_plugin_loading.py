@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import support
+from mx_rec.base.global_env_conf import read_environment
 
 
 def import_error(tmp_path, code="import mx_rec", **env):
@@ -92,8 +93,6 @@ def test_a_plugin_of_another_version_is_refused(tmp_path):
     ("SSD_SAVE_COMPACT_LEVEL", "3"), ("USE_SHM_SWAP", "-1"), ("HUGE_TLB_ENABLE", "on"), ("CM_WORKER_SIZE", "513"),
     ("APPLY_GRADIENTS_STRATEGY", "sum")])
 def test_an_illegal_environment_variable_is_a_value_error_that_names_it(monkeypatch, name, value):
-    from mx_rec.base.global_env_conf import read_environment
-
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=name):
         read_environment()

@@ -4,17 +4,17 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import support
-
-tf = support.tf()
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.saver.saver import Saver
+from mx_rec.saver.sparse import export
 
 
 @pytest.fixture
 def saved(dynamic, session, tmp_path):
     """A session with one table of two rows, its saver and a directory."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
-
     table = create_table(tf.int64, 2, "t", tf.compat.v1.ones_initializer(), device_vocabulary_size=10)
     rows = sparse_lookup(table, tf.constant([1, -7], tf.int64), modify_graph=True)
     saver = tf.compat.v1.train.Saver()
@@ -90,8 +90,6 @@ def test_an_imported_graph_saves_and_restores_its_tables(saved, session):
 
 
 def test_the_saver_of_tables_alone_keeps_what_it_is_told(saved, session):
-    from mx_rec.saver.saver import Saver
-
     sess, _, directory, table = saved
     saver = Saver(max_to_keep=1)
     assert saver.save(sess, directory + "/", global_step=1) == directory + "/sparse-checkpoint-1"
@@ -106,8 +104,6 @@ def test_the_saver_of_tables_alone_keeps_what_it_is_told(saved, session):
 
 
 def test_export_writes_key_to_row_beside_the_last_save(saved):
-    from mx_rec.saver.sparse import export
-
     sess, saver, directory, _ = saved
     with pytest.raises(RuntimeError, match="nothing was saved yet"):
         export()
@@ -119,13 +115,9 @@ def test_export_writes_key_to_row_beside_the_last_save(saved):
 
 @pytest.mark.parametrize("names", ["t", [], [5], [""], ("t",)])
 def test_export_checks_its_list(dynamic, names):
-    from mx_rec.saver.sparse import export
-
     with pytest.raises(ValueError, match="table_list"):
         export(names)
 
 
 def test_export_without_tables_warns_and_returns_0(dynamic):
-    from mx_rec.saver.sparse import export
-
     assert export() == 0

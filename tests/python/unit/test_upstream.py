@@ -1,13 +1,11 @@
 """The walk from tensors to all ops that they depend on."""
 
-import support
+import tensorflow as tf
 
-tf = support.tf()
+from mx_rec.edits.upstream import upstream
 
 
 def names(*args, **kwargs):
-    from mx_rec.edits.upstream import upstream
-
     return [op.name for op in upstream(*args, **kwargs)]
 
 

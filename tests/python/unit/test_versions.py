@@ -3,6 +3,7 @@
 import pytest
 
 import support
+from mx_rec.tensorflow import versions
 
 UNTRIED = """
 import logging
@@ -30,8 +31,6 @@ def test_a_version_that_was_tried_is_not_told():
 
 
 def test_a_name_that_is_gone_is_told_once_with_its_feature_and_refused_where_it_is_used(caplog):
-    from mx_rec.tensorflow import versions
-
     places = ((99, 0), "tensorflow.python.ops.gone:later"), ((1, 15), "tensorflow.python.ops.array_ops:never_there")
     before = versions.missing()
     made = [versions.find("the feature", *places) for _ in range(2)]
@@ -47,8 +46,6 @@ def test_a_name_that_is_gone_is_told_once_with_its_feature_and_refused_where_it_
 
 
 def test_a_name_is_taken_from_the_newest_place_that_the_version_has():
-    from mx_rec.tensorflow import versions
-
     import json
 
     assert versions.find("x", ((99, 0), "json:loads"), ((1, 15), "json:dumps")) is json.dumps
@@ -56,6 +53,4 @@ def test_a_name_is_taken_from_the_newest_place_that_the_version_has():
 
 
 def test_this_tensorflow_has_every_name():
-    from mx_rec.tensorflow import versions
-
     assert versions.missing() == []

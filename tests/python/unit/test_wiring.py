@@ -1,13 +1,13 @@
 """Tensors in the place of outputs that a script holds."""
 
+import tensorflow as tf
+
 import support
+from mx_rec.edits.wiring import replace_output
 
 
 def test_the_object_of_a_replaced_output_is_the_tensor_in_its_place():
     """It was the first output of that tensor's op: a fetch of the second of two gathers gave the rows of the first."""
-    from mx_rec.edits.wiring import replace_output
-
-    tf = support.tf()
     with tf.Graph().as_default():
         held = [tf.reshape(tf.constant([float(at)]), [1]) for at in range(2)]
         read = [tf.identity(one) for one in held]

@@ -1,6 +1,7 @@
 //! What the tests of groups share: tables, and all that a verb can change in a table.
 
 pub(crate) use crate::optimizers::optimizer;
+pub(crate) use crate::table::bits;
 use mx_rec_kernels::{Error, Ids, IdsOf, Initializer, Lease, Pool, Stats, Table, TableConfig};
 use std::sync::Arc;
 
@@ -29,12 +30,6 @@ pub(crate) fn floats(n: usize, seed: usize) -> Vec<f32> {
 pub(crate) type Seen = (Vec<i64>, Vec<u32>, Vec<(String, Vec<u32>)>, Stats);
 
 pub(crate) fn seen(table: &Table) -> Seen {
-    let bits = |values: &[f32]| {
-        values
-            .iter()
-            .map(|value| value.to_bits())
-            .collect::<Vec<_>>()
-    };
     let export = table.export().unwrap();
     let slots = export
         .slots
@@ -84,8 +79,4 @@ pub(crate) fn try_leases(
         });
     let leases = Table::lease_many(pool, group.collect(), limit)?;
     Ok((leases, inverses))
-}
-
-pub(crate) fn bits(rows: &[f32]) -> Vec<u32> {
-    rows.iter().map(|one| one.to_bits()).collect()
 }

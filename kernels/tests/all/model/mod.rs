@@ -3,6 +3,7 @@
 
 mod reference;
 
+use crate::table::bits;
 use mx_rec_kernels::tier::Files;
 use mx_rec_kernels::{
     Absent, Columns, Ids, Initializer, Kind, LazyAdam, Lease, LookupGradients, Momentum, Pool,
@@ -579,7 +580,6 @@ fn same(table: &Table, model: &Model) {
         copy.slots
             .iter()
             .for_each(|(_, values)| row.extend(&values[at * DIM..(at + 1) * DIM]));
-        let bits = |row: &[f32]| row.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&row), bits(&model.rows[key]), "key {key}");
     }
 }

@@ -1,30 +1,14 @@
 //! What the tests of tables on disk share: tables, batches, and what a table holds.
 
+pub(crate) use crate::directory::Directory;
 use crate::faulty::Faulty;
+pub(crate) use crate::table::bits;
 use mx_rec_kernels::tier::Files;
 use mx_rec_kernels::{Initializer, Pool, Table, TableConfig};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 pub(crate) const DIM: usize = 6;
-
-/// A directory that is removed with all it holds.
-pub(crate) struct Directory(pub(crate) PathBuf);
-
-impl Directory {
-    pub(crate) fn new(name: &str) -> Directory {
-        let path = std::env::temp_dir().join(format!("mx_rec-tier-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Directory(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 pub(crate) fn config(name: &str, capacity: u64) -> TableConfig {
     TableConfig {
@@ -77,10 +61,6 @@ pub(crate) fn batch(seed: u64, n: usize, keys: i64) -> Vec<i64> {
 pub(crate) fn floats(n: usize, seed: u64) -> Vec<f32> {
     let value = |at: usize| ((at * 7919 + seed as usize * 104_729) as f32 * 0.37).sin();
     (0..n).map(value).collect()
-}
-
-pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
 }
 
 /// Bits of the embedding and of all slots, by key.
