@@ -215,8 +215,8 @@ class DenseSource:
                 yield loads
 
     def _values(self, one: Any) -> List[np.ndarray]:
-        """Returns the rows of a variable, or of a part of one, and then its slots, each (n, dim); of
-        a slot that the checkpoint has not no rows, (0, dim)."""
+        """Returns the rows of a variable, or of a part of one, and then its slots: (n, dim); a
+        slot that the checkpoint has not is (0, dim)."""
         places = [one.saved] + [place for place in one.slots if place.name in self._shapes]
         values = {place.name: value.reshape(one.plan.shape[0], -1)
                   for place, value in zip(places, read_floats(self._checkpoint, places))}
