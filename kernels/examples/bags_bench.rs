@@ -6,7 +6,8 @@
 //!     [--exponent F]
 //! ```
 //! `ours` is the median of milliseconds for one batch in all tables, ids drawn by Zipf's law
-//! (exponent 1.05, 0 for all rows alike); `peer` is the sum of the same rows in arrays, at places that are known.
+//! (exponent 1.05; 0 draws all rows alike); `peer` is the sum of the same rows in arrays, at places
+//! that are known.
 
 #[expect(dead_code, reason = "other benches use the rest")]
 mod support;

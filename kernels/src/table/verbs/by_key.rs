@@ -4,10 +4,33 @@
 use crate::history::History;
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, MOST_AHEAD, NONE};
-use crate::table::verbs::read::Locked;
-use crate::table::{Absent, KeysOf};
-use crate::{Ids, PADDING};
+use crate::stores::SideRows;
+use crate::table::rows::content::Content;
+use crate::table::{Absent, Table};
+use crate::{Bags, Ids, PADDING};
 use std::ops::Range;
+
+/// Keys of one table, to be looked up.
+#[derive(Clone, Copy, Debug)]
+pub struct KeysOf<'a> {
+    /// The table.
+    pub table: &'a Table,
+    /// Keys.
+    pub ids: Ids<'a>,
+    /// What those without a row get, or add to their bag. Padding gets zeros and adds nothing.
+    pub absent: Absent<'a>,
+    /// Which ids belong together, of a pooled lookup.
+    pub bags: Option<Bags<'a>>,
+}
+
+/// What of a table is locked while its keys are looked up, and the rows on disk beside.
+#[derive(Clone, Copy)]
+pub(in crate::table) struct Locked<'a> {
+    pub(in crate::table) index: &'a Index,
+    pub(in crate::table) content: &'a Content,
+    pub(in crate::table) history: Option<&'a History>,
+    pub(in crate::table) side: Option<&'a SideRows>,
+}
 
 /// The rows of the ids of a part of a batch. Positions are those in the batch.
 pub(in crate::table) struct KeyRows<'a> {

@@ -2,15 +2,13 @@
 
 use crate::batch::distinct::repeat_often;
 use crate::batch::out_of_range;
-use crate::history::History;
-use crate::index::Index;
 use crate::mem::{rows_ahead, rows_at_once, MOST_AHEAD, NONE};
 use crate::pool::{ranges, shares};
 use crate::simd::{Level, Vectorized};
-use crate::stores::{as_now, with_rows_now, ReadRows, SideRows, Store};
+use crate::stores::{as_now, with_rows_now, ReadRows, Store};
 use crate::table::rows::content::{Content, Offsets};
 use crate::table::rows::offset::Unfit;
-use crate::table::verbs::by_key::KeyRows;
+use crate::table::verbs::by_key::{KeyRows, KeysOf, Locked};
 use crate::table::{Absent, Table};
 use crate::{Bags, Error, Ids, Pool, Result, PADDING};
 use std::ops::Range;
@@ -27,19 +25,6 @@ pub struct RowsOf<'a> {
     pub offsets: &'a [i64],
     /// For each id its place among them `(n)`; -1 gives zeros.
     pub inverse: &'a [i32],
-    /// Which ids belong together, of a pooled lookup.
-    pub bags: Option<Bags<'a>>,
-}
-
-/// Keys of one table, to be looked up.
-#[derive(Clone, Copy, Debug)]
-pub struct KeysOf<'a> {
-    /// The table.
-    pub table: &'a Table,
-    /// Keys.
-    pub ids: Ids<'a>,
-    /// What those without a row get, or add to their bag. Padding gets zeros and adds nothing.
-    pub absent: Absent<'a>,
     /// Which ids belong together, of a pooled lookup.
     pub bags: Option<Bags<'a>>,
 }
@@ -161,15 +146,6 @@ impl Table {
         let work = shares(out, self.dim(), ranges(n, parts));
         pool.try_each(work, |(range, out)| f(range, out))
     }
-}
-
-/// What of a table is locked while its keys are looked up, and the rows on disk beside.
-#[derive(Clone, Copy)]
-pub(in crate::table) struct Locked<'a> {
-    pub(in crate::table) index: &'a Index,
-    pub(in crate::table) content: &'a Content,
-    pub(in crate::table) history: Option<&'a History>,
-    pub(in crate::table) side: Option<&'a SideRows>,
 }
 
 impl KeysOf<'_> {
