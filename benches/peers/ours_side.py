@@ -46,7 +46,7 @@ def create(name, rows, dim):
     )
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     values = tf.compat.v1.placeholder(tf.float32, [None, dim])
-    put = import_host_pipeline_ops().mx_rec_assign(table.variable.op.outputs[1], ids, values)
+    put = import_host_pipeline_ops().mx_rec_assign(table.variable.op.outputs[1], ids, values, [], [], [])
     initial = work.initial(rows, dim)
 
     def fill(session):

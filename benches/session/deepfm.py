@@ -197,7 +197,7 @@ class _Side(Side):
                 for at in range(len(columns))
             ]
             first = _first_rows(self._filled, dim)
-            self._fill += [ops.mx_rec_assign(one.handle, self._filled, first) for one in own]
+            self._fill += [ops.mx_rec_assign(one.handle, self._filled, first, [], [], []) for one in own]
             if self.kind == MANY:
                 parts.append(sparse_lookup_many(own, columns, modify_graph=True, concat=True))
             else:

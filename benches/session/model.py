@@ -280,7 +280,7 @@ class Side:
             )
             handle = table.variable.op.outputs[1]
             first = _first_rows(self._filled, dim)
-            self._fill.append(ops.mx_rec_assign(handle, self._filled, first))
+            self._fill.append(ops.mx_rec_assign(handle, self._filled, first, [], [], []))
             variables.append(table.variable)
             rows.append(
                 sparse_lookup(table, ids, is_train=True, name=name + "_train", modify_graph=True)

@@ -77,7 +77,7 @@ class Ours:
 
     def assign(self, ids, rows):
         """Op output that creates or overwrites rows."""
-        return self.ops.mx_rec_assign(self.handle, ids, rows)
+        return self.ops.mx_rec_assign(self.handle, ids, rows, [], [], [])
 
     def find(self, ids):
         """Rows of ids, zeros where there is none; never creates."""

@@ -69,7 +69,7 @@ class Side:
         self._filled = tf.compat.v1.placeholder(tf.int64, [None])
         values = tf.cast(self._filled % 1000, tf.float32) * 1e-3
         self._fill = ops.mx_rec_assign(
-            handle, self._filled, tf.tile(values[:, None], [1, sizes.dim]))
+            handle, self._filled, tf.tile(values[:, None], [1, sizes.dim]), [], [], [])
         self._fed = tf.compat.v1.placeholder(tf.int64, shape)
         dataset = tf.data.Dataset.from_tensor_slices(self._fed).repeat().prefetch(2)
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)

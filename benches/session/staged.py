@@ -143,7 +143,7 @@ class _Sparse(Side):
             )
             for at in range(work.tables)
         ]
-        self._fill = [ops.mx_rec_assign(one.handle, self._filled, self._first) for one in tables]
+        self._fill = [ops.mx_rec_assign(one.handle, self._filled, self._first, [], [], []) for one in tables]
         variables = [one.variable for one in tables]
         if work.bag > 1 and self.kind == AHEAD:
             # As scripts write it: modification fuses the sum with the lookup.

@@ -288,7 +288,7 @@ class Raw:
         tf1 = tf().compat.v1
         self._ids = tf1.placeholder(tf().int64, [None])
         self._rows = tf1.placeholder(tf().float32, [None, dim])
-        self._assign = ops().mx_rec_assign(handle, self._ids, self._rows)
+        self._assign = ops().mx_rec_assign(handle, self._ids, self._rows, [], [], [])
         self._remove = ops().mx_rec_remove(handle, self._ids)
         self._find = ops().find(handle, variable, self._ids, tf().zeros([0, dim]))
         self.size_op = ops().mx_rec_table_stats(handle)[0]

@@ -104,7 +104,7 @@ def test_every_op_with_ids_takes_int32(graph, session, op):
         "find": lambda: ops.find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 2])),
         "apply": lambda: support.update_ids("sgd", table.handle, ids, tf.ones([2, 2]), 1.0, 0.0),
         "remove": lambda: ops.mx_rec_remove(table.handle, ids),
-        "assign": lambda: ops.mx_rec_assign(table.handle, ids, tf.ones([2, 2])),
+        "assign": lambda: ops.mx_rec_assign(table.handle, ids, tf.ones([2, 2]), [], [], []),
     }[op]()
     sess = session()
     table.assign(sess, [-5, 3], [[1, 2], [3, 4]])
@@ -210,7 +210,7 @@ def test_shapes_of_the_raw_ops_are_inferred(graph):
         (support.update("sgd", [table.handle], [offsets], [embedding], [0.1, 0.0], [restore], ops=ops), []),
         (ops.mx_rec_table_stats(table.handle), [23]), (keys, [None]),
         (support.update("sgd", [table.handle], [offsets], [rows], [0.1, 0.0], ops=ops), []), (ops.mx_rec_clear(table.handle), []),
-        (ops.mx_rec_remove(table.handle, ids), []), (ops.mx_rec_assign(table.handle, offsets, rows), []),
+        (ops.mx_rec_remove(table.handle, ids), []), (ops.mx_rec_assign(table.handle, offsets, rows, [], [], []), []),
     ]
     for tensor, shape in expected:
         assert tensor.shape.as_list() == shape, tensor.op.type

@@ -19,7 +19,7 @@ def ways_to_overflow(tf, table, ids):
     count = tf.size(ids)
     return {
         "id_offset": ops.resolve(table.handle, ids, create=1).offsets,
-        "assign": ops.mx_rec_assign(table.handle, ids, tf.ones([count, 2])),
+        "assign": ops.mx_rec_assign(table.handle, ids, tf.ones([count, 2]), [], [], []),
         "update_sgd": support.update_ids("sgd", table.handle, ids, tf.ones([count, 2]), 1.0, 0.0),
         "update_adagrad": support.update_ids("adagrad", table.handle, ids, tf.ones([count, 2]), 1.0, 0.1),
     }
@@ -141,7 +141,7 @@ def test_growth_over_many_batches_loses_no_row(graph, session):
     table = support.Raw.new(4, capacity=400000)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     rows = tf.cast(tf.stack([ids % 1000, ids // 1000, ids % 7, ids % 11], axis=1), tf.float32)
-    assign = support.ops().mx_rec_assign(table.handle, ids, rows)
+    assign = support.ops().mx_rec_assign(table.handle, ids, rows, [], [], [])
     find = support.ops().find(table.handle, support.raw_variable(table), ids, tf.fill([1, 4], -5.0))
     sess = session()
     keys = np.random.RandomState(0).permutation(600000)[:200000].astype(np.int64)

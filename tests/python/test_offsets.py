@@ -63,7 +63,7 @@ def replace(kind, raw, tmp_path):
         path = checkpoint(tmp_path, [10, 20])
         return lambda: list(ops.mx_rec_load(raw.handle, support.bytes_tensor(path), []))
     return lambda: [after(ops.mx_rec_clear(raw.handle), lambda: ops.mx_rec_assign(
-        raw.handle, keys(10, 20), tf.zeros([2, DIM])))]
+        raw.handle, keys(10, 20), tf.zeros([2, DIM]), [], [], []))]
 
 
 @pytest.mark.parametrize("how", ["fused", "sums", "by address"])
@@ -158,7 +158,7 @@ def test_a_monitored_session_recovers_from_a_replaced_table(graph, dynamic, tmp_
 def give_away(raw, gone, new):
     """A function that makes the ops which remove a key and give its row to a new one."""
     return lambda: [after(support.ops().mx_rec_remove(raw.handle, keys(gone)), lambda: support.ops().mx_rec_assign(
-        raw.handle, keys(new), tf.zeros([1, DIM])))]
+        raw.handle, keys(new), tf.zeros([1, DIM]), [], [], []))]
 
 
 def rows_of_keys(raw):

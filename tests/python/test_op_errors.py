@@ -110,8 +110,8 @@ CALLS = {
     "MxRecEvict": lambda o, a: o.mx_rec_evict(a.handle),
     "MxRecTableStats": lambda o, a: o.mx_rec_table_stats(a.handle),
     "MxRecExport": lambda o, a: o.mx_rec_export(a.handle, [a.embedding, a.name]).keys,
-    "MxRecAssign": lambda o, a: o.mx_rec_assign(a.handle, a.ids, a.rows),
-    "MxRecFill": lambda o, a: o.mx_rec_fill(a.handle, a.ids, a.rows, [a.name], a.start, [a.grad]),
+    "MxRecAssign": lambda o, a: o.mx_rec_assign(a.handle, a.ids, a.rows, [], [], []),
+    "MxRecAssign slots": lambda o, a: o.mx_rec_assign(a.handle, a.ids, a.rows, [a.name], a.start, [a.grad]),
     "MxRecRemove": lambda o, a: o.mx_rec_remove(a.handle, a.ids),
     "MxRecClear": lambda o, a: o.mx_rec_clear(a.handle),
     "MxRecSave": lambda o, a: o.mx_rec_save(a.handle, a.path, a.since, 0).rows,
@@ -181,9 +181,9 @@ WRONG = (
     + [("MxRecUpdate %s rows" % rule, name, value, F) for rule in ("rmsprop", "centered_rmsprop") for name, wrong in (
         ("beta", (NAN, -0.5, 1.5)), ("half", (NAN, INF)), ("epsilon", (INF, -1.0)), ("accumulator", (NAN, -1.0)))
        for value in wrong]
-    + [(op, "rows", value, F) for op in ("MxRecAssign", "MxRecFill") for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]))]
-    + [("MxRecFill", "grad", value, F) for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]), 1.0)]
-    + [("MxRecFill", "start", value, F) for value in ([], [NAN], [-INF], 0.5, [0.5, 0.5], [[0.5]])]
+    + [(op, "rows", value, F) for op in ("MxRecAssign", "MxRecAssign slots") for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]))]
+    + [("MxRecAssign slots", "grad", value, F) for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]), 1.0)]
+    + [("MxRecAssign slots", "start", value, F) for value in ([], [NAN], [-INF], 0.5, [0.5, 0.5], [[0.5]])]
     + [(op, "columns", value, N) for op in GROUPED for value in ([0], [0, 1], [0, 2 ** 31 - 1], [[0, 0]], [])]
     + [(op, "offsets", value, I) for op in ("MxRecRead of many", "MxRecRead whole") for value in ([0, 5], [[0, 1]])]
     + [(op, "restore", value, N) for op in ("MxRecRead of many", "MxRecRead whole") for value in ([2], [-2])]
@@ -205,7 +205,7 @@ WRONG = (
     + [(op, "grad", value, F) for op in FIELDS for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]), 1.0)]
     + [("MxRecWriteRows", "rows", value, F) for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]), 1.0)]
     + [(op, "initial", value, F) for op in FIELDS for value in ([0.0], [0.0, NAN], [0.0, -INF], 0.5, [[0.0, 0.5]])]
-    + [(op, "name", np.frombuffer(value, np.uint8), np.uint8) for op in FIELDS + ["MxRecFill"] for value in (
+    + [(op, "name", np.frombuffer(value, np.uint8), np.uint8) for op in FIELDS + ["MxRecAssign slots"] for value in (
         b"a/b", b"", b"\xff", b"key", b"..")]
     + [("MxRecObserve", "weight", value, N) for value in (-1, -2 ** 31, [1, 1])]
     + [("MxRecObserve", "timestamp", value, I) for value in (0, -1, 2 ** 32 - 1, 2 ** 62, [1, 2], [[1]], [])]

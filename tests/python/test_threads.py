@@ -95,7 +95,7 @@ def test_a_row_is_never_seen_half_written(graph, session):
     table = support.Raw.new(dim, capacity=1000)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     rows = tf.compat.v1.placeholder(tf.float32, [None, dim])
-    assign = support.ops().mx_rec_assign(table.handle, ids, rows)
+    assign = support.ops().mx_rec_assign(table.handle, ids, rows, [], [], [])
     find = support.ops().find(table.handle, support.raw_variable(table), ids, tf.zeros([0, dim]))
     sess = session()
     keys = np.arange(50)
@@ -151,7 +151,7 @@ def test_every_verb_at_once_neither_crashes_nor_loses_the_budget(graph, session,
         support.update_ids("adagrad", table.handle, ids, grads, 0.1, 0.1),
         ops.find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 4])),
         ops.mx_rec_remove(table.handle, ids), ops.mx_rec_clear(table.handle),
-        ops.mx_rec_assign(table.handle, ids, grads), ops.mx_rec_table_stats(table.handle),
+        ops.mx_rec_assign(table.handle, ids, grads, [], [], []), ops.mx_rec_table_stats(table.handle),
         ops.mx_rec_save(table.handle, support.bytes_tensor(str(tmp_path / "busy")), -1, 0),
     ]
     sess = session()
@@ -180,7 +180,7 @@ def test_exports_and_saves_are_snapshots_between_batches(graph, session, tmp_pat
     table = support.Raw.new(64, capacity=4000)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     number = tf.compat.v1.placeholder(tf.float32, [])
-    assign = support.ops().mx_rec_assign(table.handle, ids, tf.fill([tf.size(ids), 64], number))
+    assign = support.ops().mx_rec_assign(table.handle, ids, tf.fill([tf.size(ids), 64], number), [], [], [])
     directory = str(tmp_path / "snapshot")
     save = support.ops().mx_rec_save(table.handle, support.bytes_tensor(directory), -1, 0).rows
     sess = session()

@@ -22,7 +22,7 @@ from mx_rec.state.graph_state import graph_state
 from mx_rec.tensorflow.names import control_flow_util
 
 # The ops that change rows begin so.
-_UPDATES = ("MxRecUpdate", "MxRecWriteRows", "MxRecAssign", "MxRecFill", "MxRecRemove")
+_UPDATES = ("MxRecUpdate", "MxRecWriteRows", "MxRecAssign", "MxRecRemove")
 
 # What makes the arrays and stacks by which a loop hands on what its turns compute.
 _MAKERS = frozenset(("StackV2", "TensorArrayGradV3", "TensorArrayV3"))

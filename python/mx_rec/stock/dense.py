@@ -70,8 +70,8 @@ def _set_rows(table: Table, slots: Sequence[Any], rules: RowRules, ids: tf.Tenso
     checkpoint that may have other types."""
     names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8)) for slot in slots]
     initial = tf.constant([slot.initial for slot in slots], tf.float32)
-    done = library().mx_rec_fill(table.handle, ids, rows, names, initial, values,
-                                 saved=int(saved), name="fill").op
+    done = library().mx_rec_assign(table.handle, ids, rows, names, initial, values,
+                                   saved=int(saved), name="fill").op
     if rules.counts:
         with tf.control_dependencies([done]):
             done = count_as_admitted(table, rules, ids)

@@ -165,7 +165,7 @@ pub(super) fn depends<'a>(graph: &Graph<'a>, weights: &Weights<'a>) -> Result<Op
         }
         if matches!(
             node.op,
-            "MxRecUpdate" | "MxRecAssign" | "MxRecFill" | "MxRecRemove" | "MxRecWriteRows"
+            "MxRecUpdate" | "MxRecAssign" | "MxRecRemove" | "MxRecWriteRows"
         ) {
             let this = described(node);
             return Ok(Some(format!("its weights wait for {this}")));

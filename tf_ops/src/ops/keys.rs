@@ -1,4 +1,4 @@
-//! Ops that change the rows of keys: `MxRecAssign`, `MxRecFill`, `MxRecRemove`.
+//! Ops that change the rows of keys: `MxRecAssign`, `MxRecRemove`.
 
 use super::fields::slots;
 use super::lists::{length, Tensors};
@@ -7,32 +7,6 @@ use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{Result, SlotValues, Table};
-
-/// Sets rows.
-#[derive(Default)]
-pub(crate) struct Assign;
-
-impl TableOp for Assign {
-    const DEF: &'static OpDef = &OpDef {
-        name: "MxRecAssign",
-        doc: "Sets the embeddings of keys and makes rows for unknown ones; the optimizer's slots \
-              of these rows start afresh. Of a key that occurs twice the last row counts; padding \
-              is skipped. A table of 2 bytes a value rounds to the nearest.",
-        inputs: &[HANDLE, IDS, ROWS],
-        outputs: &[SIZE],
-        attrs: &[KEY_TYPE],
-        errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity.",
-        stateful: true,
-        differentiable: false,
-    };
-
-    fn run(context: &Context, table: &Table) -> Result<()> {
-        let (input, rows) = (context.input(1)?, context.input(2)?);
-        expect_row_each(&rows, &input, table.dim())?;
-        table.assign(pool()?, ids(&input)?, rows.values::<f32>()?)?;
-        context.set_scalar(0, table.len() as i64)
-    }
-}
 
 const ROWS: Arg = Arg {
     name: "rows",
@@ -48,16 +22,17 @@ const SIZE: Arg = Arg {
 };
 
 /// Sets rows and slots.
-pub(crate) struct Fill {
+pub(crate) struct Assign {
     slots: usize,
     saved: bool,
 }
 
-impl OpKernel for Fill {
+impl OpKernel for Assign {
     const DEF: &'static OpDef = &OpDef {
-        name: "MxRecFill",
-        doc: "MxRecAssign of the values of variables: also of slots, which are added if rows lack \
-              them.",
+        name: "MxRecAssign",
+        doc: "Sets the embeddings of keys and makes rows for unknown ones; the optimizer's slots \
+              of these rows start afresh, or are set as well, and added if rows lack them. Of a \
+              key that occurs twice the last row counts; padding is skipped.",
         inputs: &[
             HANDLE,
             IDS,

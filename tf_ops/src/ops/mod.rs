@@ -62,7 +62,6 @@ macro_rules! for_each_op {
             admission::Stats,
             inspect::Export,
             keys::Assign,
-            keys::Fill,
             keys::Remove,
             inspect::Clear,
             file::Save,

@@ -91,7 +91,9 @@ fn evaluation_makes_no_rows_and_gives_what_absent_keys_are_to_get() {
     let ids = graph.placeholder::<i32>(&None);
     let rows = graph.placeholder::<f32>(&None);
     let absent = graph.placeholder::<f32>(&None);
-    let assign = table.node("MxRecAssign").input(ids).input(rows).finish();
+    let none = graph.constant(&Tensor::vector::<f32>(&[]));
+    let assign = table.node("MxRecAssign").input(ids).input(rows);
+    let assign = assign.inputs(&[]).input(none).inputs(&[]).finish();
     let assign = assign.expect("MxRecAssign").output(0);
     let find = table.find(ids, &[absent], [&[], &[], &[]]);
     let session = Session::new(&graph).expect("a session");
