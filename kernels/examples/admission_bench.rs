@@ -61,9 +61,9 @@ impl Sizes {
         let number = |name: &str, full, small| arguments.number(name, full, small);
         let only = arguments.text("--only").unwrap_or_default();
         Sizes {
-            rows: number("--rows", 4_194_304, 131_072),
+            rows: number("--rows", 4_194_304, 32_768),
             dim: number("--dim", 64, 64),
-            batch: number("--batch", 65_536, 16_384),
+            batch: number("--batch", 65_536, 4_096),
             reps: number("--reps", 41, 5),
             keys: number("--keys", 10_000_000, 200_000),
             train: number("--train", 26_000, 2_600),

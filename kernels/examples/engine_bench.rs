@@ -57,13 +57,13 @@ impl Sizes {
         let number = |name: &str, full, small| arguments.number(name, full, small);
         let only = arguments.text("--only").unwrap_or_default();
         Sizes {
-            rows: number("--rows", 4_194_304, 262_144),
+            rows: number("--rows", 4_194_304, 32_768),
             dim: number("--dim", 64, 64),
-            batch: number("--batch", 65_536, 16_384),
-            reps: number("--reps", 41, 21),
-            keys: number("--keys", 50_000_000, 2_000_000),
-            small: number("--small", 1_000_000, 200_000),
-            large: number("--large", 100_000_000, 2_000_000),
+            batch: number("--batch", 65_536, 4_096),
+            reps: number("--reps", 41, 5),
+            keys: number("--keys", 50_000_000, 200_000),
+            small: number("--small", 1_000_000, 50_000),
+            large: number("--large", 100_000_000, 500_000),
             only: only.split_terminator(',').map(Into::into).collect(),
         }
     }

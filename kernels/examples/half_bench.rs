@@ -48,10 +48,10 @@ fn main() -> Result<()> {
         .text("--dir")
         .map_or_else(std::env::temp_dir, PathBuf::from);
     let sizes = Sizes {
-        rows: number("--rows", 4_194_304, 65_536),
+        rows: number("--rows", 4_194_304, 16_384),
         dim: number("--dim", 64, 64),
-        batch: number("--batch", 65_536, 4096),
-        reps: number("--reps", 41, 5),
+        batch: number("--batch", 65_536, 1024),
+        reps: number("--reps", 41, 2),
         threads: number("--threads", 1, 1),
         dir,
         only: only.split_terminator(',').map(Into::into).collect(),
