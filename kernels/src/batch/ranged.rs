@@ -69,8 +69,8 @@ impl Buffers {
         for_len(&mut self.inverse, n, 0);
         let inverse = &mut self.inverse[..n];
         match ids {
-            Ids::I64(ids) => keys.number(index, ids, inverse),
-            Ids::I32(ids) => keys.number(index, ids, inverse),
+            Ids::I64(ids) => keys.number(index, ids, false, inverse),
+            Ids::I32(ids) => keys.number(index, ids, false, inverse),
         }
         let end = keys.numbering.len();
         (inverse, &mut keys.rows[1..end])
@@ -98,15 +98,8 @@ pub(super) fn in_ranges<T: Copy + Into<i64> + Sync, O: DerefMut<Target = [i64]>>
         .zip(split_mut(inverse, 1, &bounds))
         .zip(&mut *found);
     let is_counted = wanted == Wanted::Occurrences;
-    let level = Level::detect();
-    pool.each(work, |((ids, inverse), keys)| {
-        level.run(NumberIds {
-            keys,
-            index,
-            ids,
-            is_counted,
-            inverse,
-        });
+    pool.each(work, |((ids, inverse), keys): ((_, _), &mut RangeKeys)| {
+        keys.number(index, ids, is_counted, inverse);
     });
     let found = &*found;
 
@@ -209,13 +202,19 @@ struct RangeKeys {
 }
 
 impl RangeKeys {
-    /// Numbers the distinct keys of `ids` and finds their rows.
-    fn number<T: Copy + Into<i64>>(&mut self, index: &Index, ids: &[T], inverse: &mut [i32]) {
+    /// Numbers the distinct keys of `ids`, finds their rows, and counts them if asked.
+    fn number<T: Copy + Into<i64>>(
+        &mut self,
+        index: &Index,
+        ids: &[T],
+        is_counted: bool,
+        inverse: &mut [i32],
+    ) {
         Level::detect().run(NumberIds {
             keys: self,
             index,
             ids,
-            is_counted: false,
+            is_counted,
             inverse,
         });
     }

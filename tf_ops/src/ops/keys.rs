@@ -8,19 +8,6 @@ use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{Result, SlotValues, Table};
 
-const ROWS: Arg = Arg {
-    name: "rows",
-    dtype: "float",
-    shape: "(s..., dim)",
-    doc: "The embeddings.",
-};
-const SIZE: Arg = Arg {
-    name: "size",
-    dtype: "int64",
-    shape: "()",
-    doc: "Rows of the table afterwards.",
-};
-
 /// Sets rows and slots.
 pub(crate) struct Assign {
     slots: usize,
@@ -36,7 +23,12 @@ impl OpKernel for Assign {
         inputs: &[
             HANDLE,
             IDS,
-            ROWS,
+            Arg {
+                name: "rows",
+                dtype: "float",
+                shape: "(s..., dim)",
+                doc: "The embeddings.",
+            },
             Arg {
                 name: "slots",
                 dtype: "N * uint8",
@@ -57,7 +49,12 @@ impl OpKernel for Assign {
                       added.",
             },
         ],
-        outputs: &[SIZE],
+        outputs: &[Arg {
+            name: "size",
+            dtype: "int64",
+            shape: "()",
+            doc: "Rows of the table afterwards.",
+        }],
         attrs: &[
             KEY_TYPE,
             Attr {
