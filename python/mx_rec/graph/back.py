@@ -80,7 +80,7 @@ def _text(one: ConvertedVariable, reason: str) -> str:
 def _reason_to_stay(graph: tf.Graph, tables: List[ConvertedVariable]) -> str:
     """Returns why tables cannot be variables again, "" if they can."""
     state = graph_state(graph)
-    if state.before is None or len(state.tables) > len({one.plan.table for one in tables}):
+    if not state.before or len(state.tables) > len({one.plan.table for one in tables}):
         return "the graph has tables that were no variables"
     if state.is_planned or state.started_by:
         return "the graph was modified"
@@ -113,9 +113,11 @@ def _go_back(graph: tf.Graph, tables: List[ConvertedVariable]) -> None:
         sessions = [one for one in state.sessions() if has_run(one)]
         for session in sessions:
             begin_anew(session, late.values())
-        renamed = state.before.go_back(late.replaced)
-        for session in sessions:
-            rename(session, renamed)
+        # What each conversion found is there again when the later ones are taken back.
+        for before in reversed(state.before):
+            renamed = before.go_back(late.replaced)
+            for session in sessions:
+                rename(session, renamed)
         state.is_settled, state.was_run, state.without_training = False, True, 0
 
 

@@ -18,7 +18,8 @@ from mx_rec.ops import library
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
 from mx_rec.stock.admission import RowRules, SavedHistory, rules_of
-from mx_rec.stock.analysis import StockVariable, plan_variables, table_name, with_ids
+from mx_rec.stock.analysis import (VARIABLES, StockVariable, plan_variables, table_name,
+                                   with_ids)
 from mx_rec.stock.changes import change
 from mx_rec.stock.dense import Filling, SlotStarts, make_filling, set_all
 from mx_rec.stock.groups import fuse
@@ -102,8 +103,8 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
             known: Optional[Set[str]] = None, only_known: bool = False,
             dense: Optional[Set[str]] = None,
             histories: Optional[Dict[str, SavedHistory]] = None,
-            servers: Servers = HERE) -> List[StockVariable]:
-    """Makes tables of the variables of a graph that qualify. No session may have run it.
+            servers: Servers = HERE, settled: int = 0) -> List[StockVariable]:
+    """Makes tables of the variables of a graph that qualify. No session may have run them.
 
     Args:
         graph: The graph, complete: gradients, updates, evaluation.
@@ -114,6 +115,7 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
         dense: See `plan_variables`.
         histories: See `rules_of`.
         servers: The parameter servers on which the tables are to be, if any.
+        settled: How many of its first ops have variables that stay what they are.
 
     Returns:
         The plan, with the variables that stay and why; without those that were converted before.
@@ -125,7 +127,8 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
             parameter servers.
     """
     # Ops of variables that are tables already are still there, and nothing runs them.
-    gone = _names(converted(graph))
+    gone = _names(converted(graph)).union(
+        op.name for op in graph.get_operations()[:settled] if op.type in VARIABLES)
     savers = renewable_savers(graph)
     plans = _without_limits(graph, options, (trains, known, only_known), dense, gone, savers)
     rules = rules_of(graph, plans, options, trains, histories)
