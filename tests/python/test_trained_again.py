@@ -10,7 +10,7 @@ import stock_cases as cases
 import support
 from test_evaluated_first import fit, ids_and_labels, in_session, keras_model
 from test_first_run import DIM, ROWS, Model, both, said, settings, tables  # noqa: F401,F811  said is a fixture
-from mx_rec.graph import fuse
+from mx_rec.graph import back, fuse
 
 v1 = tf.compat.v1
 
@@ -72,10 +72,23 @@ def test_a_keras_model_is_compiled_again(said, first, second, same):  # noqa: F8
             yield made.predict(ids_and_labels()[0])
         yield made.get_weights()
 
-    is_table = same or first == second == "sgd"
-    both(in_session(program), names=["items/embeddings"] if is_table else [])
-    # The second time there are tables to be variables again, or there are none.
-    warned(said, 1 + is_table)
+    # Nothing has the functions of before any more.
+    both(in_session(program), names=["items/embeddings"])
+    warned(said, 2)
+
+
+def test_a_function_that_is_kept_keeps_its_step(said):  # noqa: F811
+    def program(session):
+        made = keras_model("adam")
+        yield fit(made)
+        kept = made.train_function
+        made.compile(tf.keras.optimizers.Adam(0.05), "mae")
+        yield fit(made, 4)
+        made.train_function = kept
+        yield made.get_weights()
+
+    both(in_session(program), names=[])
+    warned(said)
 
 
 def test_two_models_of_one_embedding_train_by_turns(said):  # noqa: F811
@@ -193,12 +206,15 @@ def test_a_saver_of_before_saves_and_restores_variables(said, tmp_path):  # noqa
 
 STAYS = {"iterator": ({}, "has the state of IteratorGetNext"), "saver": ({}, "a tf.train.Saver was made since"),
          "session": ({}, "several open sessions"), "ids": ({"unlimited_ids": True}, "its ids have no limits"),
-         "admission": ({"access_threshold": 1}, "it counts its keys")}
+         "admission": ({"access_threshold": 1}, "it counts its keys"), "memory": ({}, "take 0.0 GiB, and 0.0 are available")}
 
 
 @pytest.mark.parametrize("why", list(STAYS))
-def test_what_cannot_go_back_is_an_error_and_changes_nothing(said, why):  # noqa: F811
+def test_what_cannot_go_back_is_an_error_and_changes_nothing(said, monkeypatch, why):  # noqa: F811
     options, text = STAYS[why]
+    if why == "memory":
+        # A byte less than three times the rows of both.
+        monkeypatch.setattr(back, "_available_bytes", lambda: 3 * 2 * ROWS * DIM * 4 - 1)
     with settings(True, **options), tf.Graph().as_default() as graph:
         model = Model(True, "sgd")
         more = [v1.data.make_one_shot_iterator(tf.data.Dataset.range(100)).get_next()] if why == "iterator" else []

@@ -8,15 +8,20 @@ converts the graph with all of its training ops, as far as it can.
 
 from typing import Any, Iterable, List, Set
 
+import numpy as np
 import tensorflow as tf
 
 from mx_rec.base.log import logger
 from mx_rec.edits.replacing import extensible
 from mx_rec.edits.upstream import upstream
-from mx_rec.graph.anew import begin_anew, reason_to_stay, rename
+from mx_rec.graph.anew import begin_anew, given_up, reason_to_stay, rename
 from mx_rec.graph.runs import has_run
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.convert import ConvertedVariable, converted
+
+# How many copies of the values of variables there are while a session begins anew: those that were
+# read, what the variables take, and what the tables have of them.
+_COPIES = 3
 
 
 def have_gradients(ys: Any, xs: Any) -> None:
@@ -93,10 +98,22 @@ def _reason_to_stay(graph: tf.Graph, tables: List[ConvertedVariable]) -> str:
             return "its ids have no limits"
         if one.rules.counts or one.rules.refuses:
             return "it counts its keys"
+    wanted = _COPIES * sum(4 * int(np.prod(one.plan.shape, dtype=np.int64)) * (1 + len(
+        one.plan.slots)) for one in tables)
+    if wanted > _available_bytes():
+        return "as variables they and their optimizer's take {:.1f} GiB, and {:.1f} are " \
+            "available".format(wanted / 2.0 ** 30, _available_bytes() / 2.0 ** 30)
     sessions = [one for one in state.sessions() if has_run(one)]
     if len(sessions) > 1:
         return "several open sessions have run the graph"
     return reason_to_stay(sessions[0], _ops(tables)) if sessions else ""
+
+
+def _available_bytes() -> int:
+    """Returns the memory that this machine can give, as Linux estimates it."""
+    with open("/proc/meminfo") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines
+                    if line.startswith("MemAvailable:"))
 
 
 def _ops(tables: List[ConvertedVariable]) -> Set[tf.Operation]:
@@ -111,7 +128,9 @@ def _go_back(graph: tf.Graph, tables: List[ConvertedVariable]) -> None:
         # What was made since the last run may read variables, too.
         late.adopt()
         sessions = [one for one in state.sessions() if has_run(one)]
+        retired = set(state.retired)
         for session in sessions:
+            retired |= given_up(session)
             begin_anew(session, late.values())
         # What each conversion found is there again when the later ones are taken back.
         for before in reversed(state.before):
@@ -119,6 +138,7 @@ def _go_back(graph: tf.Graph, tables: List[ConvertedVariable]) -> None:
             for session in sessions:
                 rename(session, renamed)
         state.is_settled, state.was_run, state.without_training = False, True, 0
+        state.retired = retired
 
 
 __all__ = ["have_gradients"]

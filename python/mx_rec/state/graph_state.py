@@ -42,6 +42,8 @@ class GraphState:
         before: What the graph was before each of its conversions (mx_rec.stock.undo.Before).
         settled: How many of its first ops have variables for which it is settled; what a session
             script adds is looked at again. 0 before that, and where nothing is.
+        retired: Names of the ops that callables ran, and no callable does any more, when variables
+            of tables were variables again.
         saved_since: Whether a tf.train.Saver was made since that was settled.
         savers: What is known of each tf.train.Saver that was made for the graph
             (mx_rec.saver.var_lists.KnownSaver).
@@ -76,6 +78,7 @@ class GraphState:
         self.without_training = 0
         self.before = []  # type: List[Any]
         self.settled = 0
+        self.retired = set()  # type: Set[str]
         self.saved_since = False
         self.savers = []  # type: List[Any]
         self.element_specs = {}  # type: Dict[str, Any]

@@ -14,10 +14,10 @@ from mx_rec.stock.admission import SavedHistory
 from mx_rec.stock.analysis import HAS_SAVER, StockVariable, plan_variables
 from mx_rec.stock.convert import convert, saved_places
 from mx_rec.stock.options import StockTables, is_chosen
-from mx_rec.stock.savers import renewable_savers, without_savers
+from mx_rec.stock.savers import ops_of, renewable_savers
 from mx_rec.stock.servers import HERE, Servers, servers_of
 from mx_rec.stock.undo import undone_by_error
-from mx_rec.tensorflow.graph_def import serialized
+from mx_rec.tensorflow.graph_def import serialized, without_nodes
 
 
 class Decision(NamedTuple):
@@ -133,7 +133,7 @@ def convert_seen(graph: tf.Graph, begin_anew: Callable[[], None]) -> None:
         begin_anew: Called before, if any of its variables becomes a table.
     """
     options, savers = options_of_process(), renewable_savers(graph)
-    plans = plan_variables(without_savers(graph.as_graph_def(), savers), options, True,
+    plans = plan_variables(without_nodes(graph.as_graph_def(), ops_of(savers)), options, True,
                            saved=saved_places(graph), was_run=True)
     if any(plan.converts for plan in plans) and not _has_strategy(graph) \
             and not servers_of(graph).devices:
