@@ -145,6 +145,24 @@ def test_what_was_set_between_goes_on(said, way):  # noqa: F811
     warned(said)
 
 
+def test_training_ops_that_are_made_in_a_loop_end_the_change(said, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(back, "_MOST", 3)
+
+    def program(is_on):
+        model = Model(True, "sgd")
+        with support.new_session() as session:
+            session.run(v1.global_variables_initializer())
+            yield model.trained(session, range(2))
+            for number in range(5):
+                train = v1.train.GradientDescentOptimizer(0.1 + 0.1 * number).minimize(model.loss)
+                yield session.run([model.loss, train], model.feeds(number))[0]
+                assert tables(session.graph) == (["items", "users"] if is_on and number < 2 else [])
+            yield model.all_rows(session)
+
+    both(program, names=[])
+    warned(said, 3)
+
+
 def test_bags_branches_and_lookups_that_share_ops_are_as_before(said):  # noqa: F811
     def program(is_on):
         users, items = [v1.get_variable(name, [ROWS, DIM], initializer=v1.constant_initializer(start)) for name, start

@@ -23,6 +23,10 @@ from mx_rec.stock.convert import ConvertedVariable, converted
 # read, what the variables take, and what the tables have of them.
 _COPIES = 3
 
+# How often the variables of a graph become tables again: a program that makes training ops in each
+# turn of a loop would wait for their values each time.
+_MOST = 10
+
 
 def have_gradients(ys: Any, xs: Any) -> None:
     """Makes variables of tables that gradients are asked of; it does nothing for all others.
@@ -60,9 +64,11 @@ def have_gradients(ys: Any, xs: Any) -> None:
     _go_back(graph, tables)
     logger.warning(
         "stock_tables: training ops are made of %s after a run that trains: the tables are "
-        "variables again, with their values. The next run makes tables of those that can be with "
-        "all their optimizers. Make all training ops before the first run, or a new graph.",
-        ", ".join(one.plan.name for one in found))
+        "variables again, with their values. %s Make all training ops before the first run, or a "
+        "new graph.", ", ".join(one.plan.name for one in found),
+        "They stay that, since it is the {}th time.".format(_MOST)
+        if graph_state(graph).is_settled else "The next run makes tables of those that can be with "
+        "all their optimizers.")
 
 
 def _names(values: Iterable[Any]) -> List[str]:
@@ -128,7 +134,7 @@ def _go_back(graph: tf.Graph, tables: List[ConvertedVariable]) -> None:
         # What was made since the last run may read variables, too.
         late.adopt()
         sessions = [one for one in state.sessions() if has_run(one)]
-        retired = set(state.retired)
+        retired, times = set(state.retired), state.went_back + 1
         for session in sessions:
             retired |= given_up(session)
             begin_anew(session, late.values())
@@ -137,8 +143,8 @@ def _go_back(graph: tf.Graph, tables: List[ConvertedVariable]) -> None:
             renamed = before.go_back(late.replaced)
             for session in sessions:
                 rename(session, renamed)
-        state.is_settled, state.was_run, state.without_training = False, True, 0
-        state.retired = retired
+        state.is_settled, state.was_run, state.without_training = times >= _MOST, True, 0
+        state.retired, state.went_back = retired, times
 
 
 __all__ = ["have_gradients"]

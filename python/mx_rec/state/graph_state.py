@@ -44,6 +44,7 @@ class GraphState:
             script adds is looked at again. 0 before that, and where nothing is.
         retired: Names of the ops that callables ran, and no callable does any more, when variables
             of tables were variables again.
+        went_back: How often they were.
         saved_since: Whether a tf.train.Saver was made since that was settled.
         savers: What is known of each tf.train.Saver that was made for the graph
             (mx_rec.saver.var_lists.KnownSaver).
@@ -79,6 +80,7 @@ class GraphState:
         self.before = []  # type: List[Any]
         self.settled = 0
         self.retired = set()  # type: Set[str]
+        self.went_back = 0
         self.saved_since = False
         self.savers = []  # type: List[Any]
         self.element_specs = {}  # type: Dict[str, Any]
