@@ -70,8 +70,9 @@ OPTIMIZERS = {"sgd": ("gradient_descent", (0.01,)),
               "adagrad": ("adagrad", (0.02,)), "momentum": ("momentum", (0.001, 0.9)),
               "ftrl": ("ftrl", (0.05,)), "rmsprop": ("rmsprop", (0.001,)),
               "rowwise_adam": ("rowwise_adam", (0.001,)),
-              "adamw": ("AdamWOptimizer", (0.0001, 0.001)), "nadam": ("NadamOptimizer", (0.001,))}
-FROM_TENSORFLOW = ("adamw", "nadam")
+              "adamw": ("AdamWOptimizer", (0.0001, 0.001)), "nadam": ("NadamOptimizer", (0.001,)),
+              "adamax": ("AdaMaxOptimizer", (0.001,))}
+FROM_TENSORFLOW = ("adamw", "nadam", "adamax")
 
 
 def load(path):
