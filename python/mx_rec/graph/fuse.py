@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from typing import Any, Counter as CounterType, List, Optional, Tuple
+from typing import Any, Counter as CounterType, List, Optional, Set, Tuple
 
 import tensorflow as tf
 
@@ -16,7 +16,7 @@ from mx_rec.graph.plan import Plan, Record, make_plan
 from mx_rec.graph.sums import fuse_sums
 from mx_rec.graph.together import Together, take_apart
 from mx_rec.graph.updates import Updating
-from mx_rec.ops.lookups import FIND, ID_OFFSET, READ
+from mx_rec.ops.lookups import FIND, ID_OFFSET, READ, SPARSE_BAGS
 from mx_rec.ops.optimizers import UPDATE
 from mx_rec.ops.shapes import lists_of
 from mx_rec.state.graph_state import graph_state
@@ -26,6 +26,10 @@ from mx_rec.stock.undo import undone_by_error
 from mx_rec.tensorflow.graph_def import serialized
 
 _PASSED = (ID_OFFSET, FIND, READ, UPDATE)
+
+# What an op does for several lookups, by its type.
+_DOES = {ID_OFFSET: "finds the rows of", FIND: "reads for", READ: "reads for",
+         SPARSE_BAGS: "makes the bags of"}
 
 
 class Fusing:
@@ -92,11 +96,8 @@ class Fusing:
             logger.info("graph pass: the op %s applies %d gradients.", made.name,
                         made.get_attr("N"))
         for made in joined:
-            handles = lists_of(made)["handles"]
-            logger.info("graph pass: one op %s %d lookups of the tables %s",
-                        "finds the rows of" if made.type == ID_OFFSET else "reads for",
-                        len(handles), ", ".join(map(repr, sorted(
-                            {described_name(_table_of(handle)) for handle in handles}))))
+            logger.info("graph pass: one op %s %d lookups%s", _DOES[made.type], made.get_attr("N"),
+                        _of_tables(made))
         for one in shared:
             logger.info("graph pass: the lookups %s share a request for each parameter server: %s",
                         ", ".join(one.nodes), one.reason)
@@ -214,9 +215,12 @@ def _of_newer(graph: tf.Graph, plan: Plan, first: int, seen: int) -> Plan:
         requests=[one for one in plan.requests if all(is_newer(name, seen) for name in one.nodes)])
 
 
-def _table_of(handle: tf.Tensor) -> tf.Operation:
-    """Returns the op of a lookup's table, or what hands its handle on."""
-    table = handle.op
-    while table.type == "Identity":
-        table = table.inputs[0].op
-    return table
+def _of_tables(made: tf.Operation) -> str:
+    """Returns which tables an op is for, as the log says it; nothing if it needs none."""
+    names = set()  # type: Set[str]
+    for handle in lists_of(made).get("handles", []):
+        table = handle.op
+        while table.type == "Identity":
+            table = table.inputs[0].op
+        names.add(repr(described_name(table)))
+    return " of the tables " + ", ".join(sorted(names)) if names else ""

@@ -5,16 +5,23 @@ each lookup by itself; behind all other changes one op does the work of those th
 from collections import OrderedDict
 from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from mx_rec.edits.replacing import FUSED_ATTRIBUTE, in_place_of, replace_each, replace_ops
-from mx_rec.ops.lookups import (FIND, ID_OFFSET, READ, Resolved, find_rows, is_claim, mark_group,
-                                mark_movable, may_move, read_rows, resolve)
+from mx_rec.ops import library
+from mx_rec.ops.lookups import (FIND, ID_OFFSET, READ, SPARSE_BAGS, Resolved, find_rows, is_claim,
+                                mark_group, mark_movable, may_move, read_rows, resolve)
 from mx_rec.ops.shapes import list_lengths, lists_of
+from mx_rec.tensorflow.names import tensor_util
 
 # The attributes that ops have in common which are joined, by their type.
-_ATTRIBUTES = {ID_OFFSET: ("T", "create", "limit"), FIND: ("T",), READ: ()}
+_ATTRIBUTES = {ID_OFFSET: ("T", "create", "limit"), FIND: ("T",), READ: (),
+               SPARSE_BAGS: ("T", "leave_out", "fill")}
+
+# Those of them on which other rules of the plan decide.
+_APART = (ID_OFFSET, FIND, READ)
 
 
 def take_apart(graph: tf.Graph, ops: Iterable[tf.Operation]) -> None:
@@ -25,7 +32,7 @@ def take_apart(graph: tf.Graph, ops: Iterable[tf.Operation]) -> None:
         ops: Ops that no session has run.
     """
     for op in ops:
-        if not _can_join(op) or op.get_attr("N") == 1 or is_claim(op) \
+        if op.type not in _APART or not _can_join(op) or op.get_attr("N") == 1 or is_claim(op) \
                 or op.type == FIND and op.get_attr("initial") \
                 or op.type == READ and op.get_attr("M") == 1:
             continue
@@ -91,7 +98,7 @@ class Together:
             _fill_norms(every, given)
             made = _made(first, given, "together")
         mark_movable(made[0].op, may_move(first))
-        members = len(given["handles"])
+        members = sum(op.get_attr("N") for op in together)
         values, at = [], 0  # type: List[List[tf.Tensor]], int
         for op in together:
             own = op.get_attr("N")
@@ -109,7 +116,7 @@ def apart(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     Args:
         graph_def: A GraphDef, which stays as it is.
     """
-    if not any(node.op in _ATTRIBUTES and node.attr["N"].i > 1 for node in graph_def.node):
+    if not any(node.op in _APART and node.attr["N"].i > 1 for node in graph_def.node):
         return graph_def
     graph = tf.Graph()
     try:
@@ -125,6 +132,12 @@ def _made(op: tf.Operation, given: Dict[str, List[tf.Tensor]], name: str) -> Lis
     """Adds an op that does for some tables what another one does; returns its outputs."""
     bags = [given.get(part, []) for part in ("ends", "weights", "divisors")]
     norms = given.get("norms", [])
+    if op.type == SPARSE_BAGS:
+        made = library().mx_rec_sparse_bags_many(
+            given["indices"], given["ids"], given["dense_shape"], _one_vector(given["rows"]),
+            _one_vector(given["combiners"]), leave_out=op.get_attr("leave_out"),
+            fill=op.get_attr("fill"), name=name)
+        return list(made.bag_ids[0].op.outputs)
     if op.type == ID_OFFSET:
         prepared = Resolved(given["prepared_offsets"], given["prepared_inverse"])
         found = resolve(given["handles"], given["ids"], prepared if prepared.offsets else None,
@@ -135,6 +148,13 @@ def _made(op: tf.Operation, given: Dict[str, List[tf.Tensor]], name: str) -> Lis
                          norms=norms, name=name)
     return list(read_rows(given["handles"], given["variables"], given["offsets"],
                           given["inverse"], bags, norms=norms, name=name)[0].op.outputs)
+
+
+def _one_vector(parts: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns vectors, which mostly are constants, as one."""
+    values = [tensor_util.constant_value(part) for part in parts]
+    return tf.concat(parts, 0) if any(value is None for value in values) \
+        else tf.constant(np.concatenate(values))
 
 
 def _fill_norms(every: Sequence[Dict[str, List[tf.Tensor]]],

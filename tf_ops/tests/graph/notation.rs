@@ -412,7 +412,7 @@ pub(crate) fn op_list() -> Vec<u8> {
         Add AsString Cast Concat Const DatasetToSingleElement Enter Exit Floor GatherV2 \
         GreaterEqual Identity If Less LoopCond MakeDataset Merge Mul MxRecBagDivisors \
         MxRecBagEnds MxRecBagWeights MxRecDistinctSplit MxRecPackGradients MxRecRaggedBagEnds \
-        MxRecSparseBagEnds MxRecStitch NextIteration NoOp \
+        MxRecSparseBagEnds MxRecSparseBagsMany MxRecStitch NextIteration NoOp \
         Pack PartitionedCall \
         Placeholder PlaceholderWithDefault RangeDataset Reshape SparseToDense \
         SplitV StatelessIf StatelessWhile StridedSlice StringToHashBucketFast Switch Where";
