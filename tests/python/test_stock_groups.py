@@ -339,7 +339,7 @@ def pooled_model(v1, made, ids, optimizer=None):
     return pooled, (optimizer or v1.train.AdagradOptimizer(0.1)).minimize(loss)
 
 
-def test_a_run_of_one_of_several_bags_needs_its_own_placeholder_and_makes_no_other_row(mx, monkeypatch):
+def test_a_run_of_one_of_several_bags_needs_its_own_placeholder_and_makes_no_other_row(mx, monkeypatch, tmp_path):
     v1 = tf.compat.v1
     mx(stock_tables=".*")
     found = []
@@ -374,6 +374,20 @@ def test_a_run_of_one_of_several_bags_needs_its_own_placeholder_and_makes_no_oth
             sess.run(start)
             rows += sess.run([*late, train_late, pooled[2]], every)[:2] + sess.run(late, every)
         found.append(rows)
+        # Elsewhere ops that were joined are joined once more, and a run of one needs no more than here.
+        path = str(tmp_path / "graph.meta")
+        v1.train.export_meta_graph(path, graph=graph)
+        names = [one.name for one in pooled]
+        with tf.Graph().as_default() as other:
+            v1.train.import_meta_graph(path)
+            with support.new_session(other) as sess:
+                sess.run(init.name)
+                for one, name in zip(feeds, names):
+                    rows.append(sess.run(name, {fed.name: value for fed, value in one.items()}))
+                sess.run([train.name], {fed.name: value for fed, value in every.items()})
+                rows.append(sess.run(names[1], {ids[1].name: [[1, 2], [0, 4]]}))
+            kinds = [op.get_attr("N") for op in needed(other.get_operation_by_name(train.name))["MxRecSparseBagsMany"]]
+            assert kinds == ([3] if passes else [1, 1, 1])
         kinds = [[op.get_attr("N") for op in needed(one)["MxRecSparseBagsMany"]] for one in (train, train_late)]
         assert kinds == ([[3], [2]] if passes else [[1, 1, 1], [1, 1]])
     for one, other in zip(*found):

@@ -25,7 +25,7 @@ from mx_rec.state.table_variable import TABLE_OP, described_name
 from mx_rec.stock.undo import undone_by_error
 from mx_rec.tensorflow.graph_def import serialized
 
-_PASSED = (ID_OFFSET, FIND, READ, UPDATE)
+_PASSED = (ID_OFFSET, FIND, READ, SPARSE_BAGS, UPDATE)
 
 # What an op does for several lookups, by its type.
 _DOES = {ID_OFFSET: "finds the rows of", FIND: "reads for", READ: "reads for",

@@ -7,7 +7,6 @@ from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
 
 from mx_rec.edits.replacing import FUSED_ATTRIBUTE, in_place_of, replace_each, replace_ops
 from mx_rec.ops import library
@@ -20,8 +19,8 @@ from mx_rec.tensorflow.names import tensor_util
 _ATTRIBUTES = {ID_OFFSET: ("T", "create", "limit"), FIND: ("T",), READ: (),
                SPARSE_BAGS: ("T", "leave_out", "fill")}
 
-# Those of them on which other rules of the plan decide.
-_APART = (ID_OFFSET, FIND, READ)
+# Inputs that have a number for each member.
+_VECTORS = {"rows", "combiners"}
 
 
 def take_apart(graph: tf.Graph, ops: Iterable[tf.Operation]) -> None:
@@ -32,12 +31,14 @@ def take_apart(graph: tf.Graph, ops: Iterable[tf.Operation]) -> None:
         ops: Ops that no session has run.
     """
     for op in ops:
-        if op.type not in _APART or not _can_join(op) or op.get_attr("N") == 1 or is_claim(op) \
+        if not _can_join(op) or op.get_attr("N") == 1 or is_claim(op) \
                 or op.type == FIND and op.get_attr("initial") \
                 or op.type == READ and op.get_attr("M") == 1:
             continue
         lists = lists_of(op)
         with in_place_of(graph, op):
+            for name in _VECTORS.intersection(lists):
+                lists[name] = _numbers(lists[name][0], op.get_attr("N"))
             parts = [_made(op, {name: tensors[at:at + 1] for name, tensors in lists.items()},
                            "lookup_{}".format(at)) for at in range(op.get_attr("N"))]
         for part in parts:
@@ -110,24 +111,6 @@ class Together:
         return made[0].op
 
 
-def apart(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
-    """Returns a GraphDef in which each lookup has a node of its own, if TensorFlow can import it.
-
-    Args:
-        graph_def: A GraphDef, which stays as it is.
-    """
-    if not any(node.op in _APART and node.attr["N"].i > 1 for node in graph_def.node):
-        return graph_def
-    graph = tf.Graph()
-    try:
-        with graph.as_default():
-            tf.import_graph_def(graph_def, name="")
-    except (ValueError, tf.errors.OpError):
-        return graph_def
-    take_apart(graph, graph.get_operations())
-    return graph.as_graph_def(add_shapes=True)
-
-
 def _made(op: tf.Operation, given: Dict[str, List[tf.Tensor]], name: str) -> List[tf.Tensor]:
     """Adds an op that does for some tables what another one does; returns its outputs."""
     bags = [given.get(part, []) for part in ("ends", "weights", "divisors")]
@@ -155,6 +138,13 @@ def _one_vector(parts: Sequence[tf.Tensor]) -> tf.Tensor:
     values = [tensor_util.constant_value(part) for part in parts]
     return tf.concat(parts, 0) if any(value is None for value in values) \
         else tf.constant(np.concatenate(values))
+
+
+def _numbers(vector: tf.Tensor, count: int) -> List[tf.Tensor]:
+    """Returns the numbers of a vector, which mostly is constant, as a vector each."""
+    value = tensor_util.constant_value(vector)
+    return tf.split(vector, count) if value is None \
+        else [tf.constant(value[at:at + 1]) for at in range(count)]
 
 
 def _fill_norms(every: Sequence[Dict[str, List[tf.Tensor]]],
