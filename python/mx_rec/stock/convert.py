@@ -162,7 +162,8 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
         for saver in savers:
             if not _names(done).isdisjoint(saver.variables):
                 saver.build_anew()
-    graph_state(graph).savers = []
+    state = graph_state(graph)
+    state.savers, state.saved_since = [], False
     return plans
 
 

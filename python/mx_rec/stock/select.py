@@ -109,8 +109,11 @@ def convert_graph(graph: tf.Graph, trains: bool,
         warn_once("stock_tables: all variables stay TensorFlow's: the job has parameter servers, "
                   "whose tables do not support %s.", _refused_on_servers(options))
         return []
-    with making_many(), undone_by_error(graph, serialized(graph)):
+    with making_many(), undone_by_error(graph, serialized(graph)) as before:
         plans = convert(graph, options, trains, known, only_known, dense, histories, servers)
+        if any(plan.converts for plan in plans):
+            before.keep()
+            graph_state(graph).before = before
     _tell(graph, options, plans, servers)
     if trains:
         _warn_of_savers(graph, options, plans)

@@ -34,8 +34,10 @@ def move_each(old: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> None:
             op._outputs[place] = output
             continue
         outputs = op.outputs
+        if not hasattr(output, _STANDS_FOR):
+            # One that moves again is of that class.
+            output.__class__ = _class_of(type(output))
         setattr(output, _STANDS_FOR, value)
-        output.__class__ = _class_of(type(output))
         outputs[place] = output
         if op.outputs[place] is not output:
             raise NotImplementedError(
