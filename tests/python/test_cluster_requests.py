@@ -326,6 +326,7 @@ MOVING = """
 import logging
 from mx_rec.base.log import logger
 from mx_rec.graph.modifier import modify_graph_and_start_emb_cache
+from mx_rec.graph.plan import make_plan
 told = []
 logger.addHandler(type("Kept", (logging.Handler,), {"emit": lambda self, record: told.append(record.getMessage())})())
 logger.setLevel(logging.INFO)
@@ -337,6 +338,7 @@ with tf.device(setter):
     found = [look_up(one, value) for one, value in zip(tables + tables[:1] * 2, ids + [ids[2], ids[1]])]
     loss, train = updated(found, tables)
     init = start()
+text = make_plan(tf1.get_default_graph().as_graph_def().SerializeToString()).text()
 if MODIFY:
     modify_graph_and_start_emb_cache()
 with tf1.Session(target) as sess:
@@ -345,7 +347,8 @@ with tf1.Session(target) as sess:
         sess.run(train, {fed: [4, 5]})
     (lost, _), ops = ran(sess, [loss, train], {fed: [4, 6]})
     rows = [one.tolist() for one in sess.run([look_up(one, tf.range(50), is_train=False) for one in tables])]
-    print(json.dumps([ops["MxRecPull"], float(lost), rows, sum("one update takes their gradients" in text for text in told)]))
+    print(json.dumps([ops["MxRecPull"], float(lost), rows, sum("one update takes their gradients" in one for one in told),
+                      text.partition("that share requests:\\n")[2].splitlines()]))
 """
 
 
@@ -357,3 +360,26 @@ def test_lookups_share_with_those_of_their_own_iterator_and_what_stays_with_what
     assert modified[0] == step[0] == 8 and apart[0] == 16
     assert modified[1:3] == step[1:3] == apart[1:3]
     assert [one[3] for one in (modified, step, apart)] == [1, 3, 0]
+    reason = ": one update takes their gradients, and a run that can have one can have all"
+    assert modified[4] == step[4]
+    assert [line.partition(" in the ")[2] for line in modified[4]] == [where + reason for where in (
+        "pipeline of OneShotIterator", "pipeline of OneShotIterator_1", "step")]
+    # The gradient of a lookup of the other iterator is summed between those of these.
+    assert not any("a//sparse_lookup_0/" in line and "a//sparse_lookup_7/" in line for line in modified[4])
+    assert not apart[4]
+
+
+def test_a_failure_while_requests_are_joined_leaves_the_lookups_apart_with_the_same_bits():
+    broken = told("""
+from mx_rec.graph import fuse
+shares = fuse.share_requests
+
+def fails(graph, names):
+    shares(graph, names)
+    raise RuntimeError("a failure")
+
+fuse.share_requests = fails
+""" + STEP)
+    apart = told(STEP, PASSES="")
+    for name in ("step", "evaluation", "lost", "rows", "found", "by_found"):
+        assert broken[name] == apart[name], name
