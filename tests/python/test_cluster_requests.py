@@ -356,10 +356,11 @@ def test_lookups_share_with_those_of_their_own_iterator_and_what_stays_with_what
     modified = told(MOVING.replace("MODIFY", "True"))
     step = told(MOVING.replace("MODIFY", "False"))
     apart = told(MOVING.replace("MODIFY", "False"), PASSES="")
+    moved_apart = told(MOVING.replace("MODIFY", "True"), PASSES="")
     # Two servers: two iterators and the placeholder, and of table a one lookup behind the one of another iterator.
-    assert modified[0] == step[0] == 8 and apart[0] == 16
-    assert modified[1:3] == step[1:3] == apart[1:3]
-    assert [one[3] for one in (modified, step, apart)] == [1, 3, 0]
+    assert modified[0] == step[0] == 8 and apart[0] == moved_apart[0] == 16
+    assert modified[1:3] == step[1:3] == apart[1:3] == moved_apart[1:3]
+    assert [one[3] for one in (modified, step, apart, moved_apart)] == [1, 3, 0, 0]
     reason = ": one update takes their gradients, and a run that can have one can have all"
     assert modified[4] == step[4]
     assert [line.partition(" in the ")[2] for line in modified[4]] == [where + reason for where in (

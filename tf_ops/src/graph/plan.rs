@@ -240,7 +240,8 @@ fn marked(graph: &Graph<'_>) -> Result<Vec<Marked>> {
     Ok(found)
 }
 
-/// The iterators of those nodes for lookups on parameter servers of which all lookups move with one.
+/// The iterators of those nodes for lookups on parameter servers of which all lookups move with
+/// one.
 fn moving(marked: &[Marked], lookups: &[PlannedLookup]) -> HashMap<usize, usize> {
     let mut found: HashMap<usize, Option<usize>> = HashMap::new();
     for (&(at, kind, _), lookup) in marked.iter().zip(lookups) {

@@ -81,6 +81,7 @@ pub(super) fn find(
         lookups: lookups.iter().copied().collect(),
         joined: HashMap::new(),
         groups: Vec::new(),
+        below: HashMap::new(),
         seen: vec![0; graph.nodes.len()],
         alive: Alive::new(graph),
         walks: 0,
@@ -93,8 +94,8 @@ pub(super) fn find(
         }
     }
     let mut found = Vec::new();
-    // Those that resolve keys come first: lookups that read what they find depend on them. Bags come
-    // last: lookups by bags of several forms, and those without, may share an op all the same.
+    // Those that resolve keys come first: lookups that read what they find depend on them. Bags
+    // come last: lookups by bags of several forms, and those without, may share an op all the same.
     for verb in ["MxRecIdOffset", "MxRecFind", "MxRecRead", SPARSE_BAGS] {
         let of_verb = lookups.iter().copied();
         let of_verb = of_verb.filter(|&at| graph.nodes.get(at).is_some_and(|one| one.op == verb));
@@ -132,12 +133,23 @@ struct Rule<'g, 'a> {
     joined: HashMap<usize, usize>,
     /// For each group the groups that its lookups depend on.
     groups: Vec<BTreeSet<usize>>,
+    /// What lies below lookups that were looked at: those that they read need not walk there again.
+    below: HashMap<usize, Below>,
     /// For each node the last walk that met it.
     seen: Vec<usize>,
     alive: Alive,
     walks: usize,
     /// The nodes that walks have met.
     steps: usize,
+}
+
+/// What lies below a lookup.
+#[derive(Default)]
+struct Below {
+    /// What depends on it and has nothing that depends on it.
+    ends: BTreeSet<usize>,
+    /// The updates that depend on it.
+    updates: BTreeSet<usize>,
 }
 
 /// What lies above a lookup.
@@ -286,10 +298,18 @@ impl<'a> Rule<'_, 'a> {
     /// The updates that depend on a lookup; without any what depends on it and has nothing that
     /// depends on it.
     fn ends(&mut self, of: usize) -> Result<BTreeSet<usize>> {
-        let (mut ends, mut updates) = (BTreeSet::new(), BTreeSet::new());
+        let Below {
+            mut ends,
+            mut updates,
+        } = Below::default();
         let mut waiting = self.begin(of);
         while let Some(at) = waiting.pop() {
             self.steps += 1;
+            if let Some(below) = self.below.get(&at) {
+                ends.extend(&below.ends);
+                updates.extend(&below.updates);
+                continue;
+            }
             let node = self.graph.node(at)?;
             if node.op == UPDATE {
                 updates.insert(self.updates.get(&at).copied().unwrap_or(at));
@@ -305,7 +325,13 @@ impl<'a> Rule<'_, 'a> {
                 ends.insert(at);
             }
         }
-        Ok(if updates.is_empty() { ends } else { updates })
+        let found = if updates.is_empty() {
+            ends.clone()
+        } else {
+            updates.clone()
+        };
+        self.below.insert(of, Below { ends, updates });
+        Ok(found)
     }
 
     /// Whether nobody asks for what nobody reads.
@@ -379,8 +405,8 @@ fn is_lookup(node: &Node<'_>) -> Result<bool> {
 }
 
 /// Whether a node waits for nothing, is found by its name, and reads the handle of its table as
-/// this gives it, which a branch or a loop does not. What makes bags has no table: in a branch it has
-/// no value in some runs, and in a loop it waits for this or reads what has no value at its end.
+/// this gives it, which a branch or a loop does not. What makes bags has no table: in a branch it
+/// has no value in some runs, and in a loop it waits for this or reads what has none at its end.
 fn stands_free(graph: &Graph<'_>, at: usize, node: &Node<'_>) -> Result<bool> {
     if graph.find(node.name) != InputSource::Node(at)
         || graph.inputs(node).iter().any(|input| input.is_control())

@@ -3,8 +3,8 @@
 //!     name = Op(input, input:1, ^control) @device {flag=true, n=3, T=int64, s="text"}
 //!     name = Op(input) {types=[int64, string], f=&function}
 //!
-//! The value of a Const of int32 is written `scalar[1]` or `vector[1, 2]`, that of the configurations
-//! of tables of these names `configs[user, item]`, shapes
+//! The value of a Const of int32 is written `scalar[1]` or `vector[1, 2]`, that of the
+//! configurations of tables of these names `configs[user, item]`, shapes
 //! `shapes[6x5x4, ?x4, ?]`, where the last has no known rank. An attribute written `<0a0b>` is its
 //! AttrValue's bytes; one named `+99` is a field of NodeDef with that number. `function NAME` or
 //! `function NAME stateful` opens a function; its nodes follow, indented.
@@ -411,7 +411,8 @@ pub(crate) fn op_list() -> Vec<u8> {
     const STATELESS: &str = "\
         Add AsString Cast Concat Const DatasetToSingleElement Enter Exit Floor GatherV2 \
         GreaterEqual Identity If Less LoopCond MakeDataset Merge Mul MxRecBagDivisors \
-        MxRecBagEnds MxRecBagWeights MxRecDistinctSplit MxRecPackGradients MxRecRaggedBagEnds \
+        MxRecBagEnds MxRecBagWeights MxRecDistinctSplit MxRecPackGradients \
+        MxRecRaggedBagEnds \
         MxRecSparseBagEnds MxRecSparseBagsMany MxRecStitch NextIteration NoOp \
         Pack PartitionedCall \
         Placeholder PlaceholderWithDefault RangeDataset Reshape SparseToDense \
@@ -420,7 +421,8 @@ pub(crate) fn op_list() -> Vec<u8> {
         Assert HashTableV2 Iterator IteratorFromStringHandleV2 IteratorGetNext \
         IteratorGetNextSync IteratorToStringHandle IteratorV2 LookupTableFindV2 \
         MakeIterator MxRecAdmit MxRecFind \
-        MxRecIdOffset MxRecObserve MxRecPull MxRecPush MxRecRead MxRecRestorePooled MxRecTable OneShotIterator \
+        MxRecIdOffset MxRecObserve MxRecPull MxRecPush MxRecRead MxRecRestorePooled MxRecTable \
+        OneShotIterator \
         RandomUniformInt ReadVariableOp SerializeIterator StatefulPartitionedCall \
         VarHandleOp VariableV2 While";
     let stateless = STATELESS.split_whitespace().map(|name| (name, false));
