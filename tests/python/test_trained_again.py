@@ -9,7 +9,8 @@ import tensorflow as tf
 import stock_cases as cases
 import support
 from test_evaluated_first import fit, ids_and_labels, in_session, keras_model
-from test_first_run import DIM, ROWS, Model, both, said, settings, tables  # noqa: F811  said is a fixture
+from test_first_run import DIM, ROWS, Model, both, said, settings, tables  # noqa: F401,F811  said is a fixture
+from mx_rec.graph import back, fuse
 
 v1 = tf.compat.v1
 
@@ -71,10 +72,23 @@ def test_a_keras_model_is_compiled_again(said, first, second, same):  # noqa: F8
             yield made.predict(ids_and_labels()[0])
         yield made.get_weights()
 
-    is_table = same or first == second == "sgd"
-    both(in_session(program), names=["items/embeddings"] if is_table else [])
-    # The second time there are tables to be variables again, or there are none.
-    warned(said, 1 + is_table)
+    # Nothing has the functions of before any more.
+    both(in_session(program), names=["items/embeddings"])
+    warned(said, 2)
+
+
+def test_a_function_that_is_kept_keeps_its_step(said):  # noqa: F811
+    def program(session):
+        made = keras_model("adam")
+        yield fit(made)
+        kept = made.train_function
+        made.compile(tf.keras.optimizers.Adam(0.05), "mae")
+        yield fit(made, 4)
+        made.train_function = kept
+        yield made.get_weights()
+
+    both(in_session(program), names=[])
+    warned(said)
 
 
 def test_two_models_of_one_embedding_train_by_turns(said):  # noqa: F811
@@ -129,6 +143,24 @@ def test_what_was_set_between_goes_on(said, way):  # noqa: F811
     # What may set a variable at any time, and never did before a run, keeps it TensorFlow's.
     both(program, names=["items"] if way == "set before" else ["items", "users"])
     warned(said)
+
+
+def test_training_ops_that_are_made_in_a_loop_end_the_change(said, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(back, "_MOST", 3)
+
+    def program(is_on):
+        model = Model(True, "sgd")
+        with support.new_session() as session:
+            session.run(v1.global_variables_initializer())
+            yield model.trained(session, range(2))
+            for number in range(5):
+                train = v1.train.GradientDescentOptimizer(0.1 + 0.1 * number).minimize(model.loss)
+                yield session.run([model.loss, train], model.feeds(number))[0]
+                assert tables(session.graph) == (["items", "users"] if is_on and number < 2 else [])
+            yield model.all_rows(session)
+
+    both(program, names=[])
+    warned(said, 3)
 
 
 def test_bags_branches_and_lookups_that_share_ops_are_as_before(said):  # noqa: F811
@@ -192,12 +224,15 @@ def test_a_saver_of_before_saves_and_restores_variables(said, tmp_path):  # noqa
 
 STAYS = {"iterator": ({}, "has the state of IteratorGetNext"), "saver": ({}, "a tf.train.Saver was made since"),
          "session": ({}, "several open sessions"), "ids": ({"unlimited_ids": True}, "its ids have no limits"),
-         "admission": ({"access_threshold": 1}, "it counts its keys")}
+         "admission": ({"access_threshold": 1}, "it counts its keys"), "memory": ({}, "take 0.0 GiB, and 0.0 are available")}
 
 
 @pytest.mark.parametrize("why", list(STAYS))
-def test_what_cannot_go_back_is_an_error_and_changes_nothing(said, why):  # noqa: F811
+def test_what_cannot_go_back_is_an_error_and_changes_nothing(said, monkeypatch, why):  # noqa: F811
     options, text = STAYS[why]
+    if why == "memory":
+        # A byte less than three times the rows of both.
+        monkeypatch.setattr(back, "_available_bytes", lambda: 3 * 2 * ROWS * DIM * 4 - 1)
     with settings(True, **options), tf.Graph().as_default() as graph:
         model = Model(True, "sgd")
         more = [v1.data.make_one_shot_iterator(tf.data.Dataset.range(100)).get_next()] if why == "iterator" else []
@@ -297,3 +332,93 @@ def test_rows_on_disk_and_of_parts_go_back(said, tmp_path, kind):  # noqa: F811
 
     both(program, names=[], **options)
     warned(said)
+
+
+def scoped(name, *arguments):
+    with v1.variable_scope(name):
+        return Model(*arguments)
+
+
+@pytest.mark.parametrize("first,second", [("adagrad", "rmsprop"), ("sgd", "sgd")])
+@pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
+def test_a_model_that_is_added_trains_on_tables_of_its_own_and_all_go_back(said, first, second, resource):  # noqa: F811
+    def program(is_on):
+        one = scoped("one", resource, first)
+        with support.new_session() as session:
+            session.run(v1.global_variables_initializer())
+            yield one.trained(session, range(3))
+            other = scoped("other", resource, second)
+            initialized(session, [one for one in v1.global_variables() if one.op.name.startswith("other")])
+            for model in (other, one, other):
+                yield model.trained(session, range(3))
+                yield model.all_rows(session)
+            assert tables(session.graph) == (["one/items", "one/users", "other/items", "other/users"] if is_on else [])
+            # Of both: their losses are one's now.
+            train = v1.train.GradientDescentOptimizer(0.1).minimize(one.loss + 2.0 * other.loss)
+            for number in range(3):
+                feeds = one.feeds(number)
+                feeds.update(other.feeds(number + 5))
+                session.run(train, feeds)
+                yield [model.trained(session, [number]) for model in (one, other)]
+            yield [model.all_rows(session) for model in (one, other)]
+
+    both(program, names=["one/items", "one/users", "other/items", "other/users"] if first == "sgd" else [])
+    warned(said)
+
+
+def test_models_of_keras_that_follow_each_other_are_tables(said):  # noqa: F811
+    def program(session):
+        for turn, name in enumerate(("adam", "sgd", "rmsprop")):
+            made = keras_model(name)
+            yield fit(made, turn)
+            yield made.predict(ids_and_labels()[0])
+            yield made.get_weights()
+
+    both(in_session(program), names=["items/embeddings", "items_1/embeddings", "items_2/embeddings"])
+    assert not said()
+
+
+def test_variables_that_were_run_before_their_training_ops_stay_beside_tables(said):  # noqa: F811
+    def program(is_on):
+        one = scoped("one", True, "adagrad")
+        with support.new_session() as session:
+            session.run(v1.global_variables_initializer())
+            yield one.trained(session, range(2))
+            added = v1.get_variable("added", [ROWS, DIM], initializer=v1.constant_initializer(0.3))
+            rows = tf.nn.embedding_lookup(added, one.ids)
+            session.run(added.initializer)
+            yield session.run(rows, one.feeds(1))
+            second = v1.train.MomentumOptimizer(0.1, 0.9)
+            train = second.minimize(tf.reduce_mean(tf.square(rows)), var_list=[added])
+            initialized(session, second.variables())
+            for number in range(3):
+                session.run(train, one.feeds(number))
+                yield one.trained(session, [number])
+            yield session.run(added)
+
+    both(program, names=["one/items", "one/users"])
+    assert not said()
+
+
+def test_tensors_are_those_of_tables_where_the_pass_fails(said, monkeypatch):  # noqa: F811
+    """Objects that the program holds moved to the lookups of tables before, and not with the pass alone."""
+    apply = fuse.Fusing.apply
+
+    def failing(self):
+        apply(self)
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(fuse.Fusing, "apply", failing)
+
+    def program(is_on):
+        ids = v1.placeholder(tf.int64, [None])
+        rows = tf.gather(v1.get_variable("users", [ROWS, DIM], initializer=v1.constant_initializer(0.2), use_resource=False), ids)
+        train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_mean(tf.sin(rows)))
+        with support.new_session() as session:
+            session.run(v1.global_variables_initializer())
+            for number in range(3):
+                session.run(train, {ids: np.arange(number, 20)})
+                yield session.run(rows, {ids: np.arange(30)})
+
+    both(program, names=["users"])
+    assert any("the graph runs without" in one for one in said())

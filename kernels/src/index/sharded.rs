@@ -100,9 +100,9 @@ impl Index {
         (row, beyond)
     }
 
-    /// Reads the homes of keys, which were asked for. `rows` gets what they tell, and `beyond` the
-    /// places of those of which [`Index::read_beyond`] has to find the rows, from `first` on; it has
-    /// room for all.
+    /// Reads the homes of keys, which were asked for. `rows` gets what they tell, and `beyond`,
+    /// which has room for all, the places of those of which [`Index::read_beyond`] has to find the
+    /// rows, from `first` on.
     ///
     /// Returns how many these are.
     #[inline(always)]

@@ -6,9 +6,10 @@ program makes its training ops gets a fresh session of TensorFlow under the same
 and the values of its variables, which are then rows of tables where the graph has these.
 """
 
+import gc
 import threading
 import weakref
-from typing import Any, Container, Dict, List, Optional
+from typing import Any, Container, Dict, List, Optional, Set
 
 import numpy as np
 import tensorflow as tf
@@ -22,10 +23,11 @@ from mx_rec.stock.analysis import VARIABLES
 from mx_rec.tensorflow.names import session as sessions
 
 # Attributes of a session: values of variables by their ops, which are to be set; its callables and
-# the options of each; that it has others, which remember ops; and the session of TensorFlow that it
-# was, if other threads may still be in it.
+# the options of each; the targets of all that it had; that it has others, which remember ops; and
+# the session of TensorFlow that it was, if other threads may still be in it.
 _VALUES = "_mx_rec_values"
 _CALLABLES = "_mx_rec_callables"
+_TARGETS = "_mx_rec_targets"
 _CLOSURES = "_mx_rec_closures"
 _BEFORE = "_mx_rec_before"
 
@@ -62,6 +64,20 @@ def note_callable(session: Any, made: Any, options: Any) -> None:
         options: What was asked for, before anything took its place.
     """
     vars(session).setdefault(_CALLABLES, weakref.WeakKeyDictionary())[made] = options
+    vars(session).setdefault(_TARGETS, set()).update(options.target)
+
+
+def given_up(session: Any) -> Set[str]:
+    """Returns the names of the targets of callables of a session that are gone.
+
+    Args:
+        session: The session.
+    """
+    # A model and its functions refer to each other.
+    gc.collect()
+    living = {name for options in vars(session).get(_CALLABLES, {}).values()
+              for name in options.target}
+    return vars(session).get(_TARGETS, set()) - living
 
 
 def note_closure(session: Any) -> None:
@@ -217,5 +233,5 @@ def _set(op: tf.Operation, value: tf.Tensor) -> tf.Operation:
     return tf.raw_ops.Assign(ref=op.outputs[0], value=value, validate_shape=False).op
 
 
-__all__ = ["begin_anew", "note_callable", "note_closure", "reason_to_stay", "rename",
+__all__ = ["begin_anew", "given_up", "note_callable", "note_closure", "reason_to_stay", "rename",
            "set_values"]

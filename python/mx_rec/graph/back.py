@@ -8,15 +8,24 @@ converts the graph with all of its training ops, as far as it can.
 
 from typing import Any, Iterable, List, Set
 
+import numpy as np
 import tensorflow as tf
 
 from mx_rec.base.log import logger
 from mx_rec.edits.replacing import extensible
 from mx_rec.edits.upstream import upstream
-from mx_rec.graph.anew import begin_anew, reason_to_stay, rename
+from mx_rec.graph.anew import begin_anew, given_up, reason_to_stay, rename
 from mx_rec.graph.runs import has_run
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.convert import ConvertedVariable, converted
+
+# How many copies of the values of variables there are while a session begins anew: those that were
+# read, what the variables take, and what the tables have of them.
+_COPIES = 3
+
+# How often the variables of a graph become tables again: a program that makes training ops in each
+# turn of a loop would wait for their values each time.
+_MOST = 10
 
 
 def have_gradients(ys: Any, xs: Any) -> None:
@@ -55,9 +64,11 @@ def have_gradients(ys: Any, xs: Any) -> None:
     _go_back(graph, tables)
     logger.warning(
         "stock_tables: training ops are made of %s after a run that trains: the tables are "
-        "variables again, with their values. The next run makes tables of those that can be with "
-        "all their optimizers. Make all training ops before the first run, or a new graph.",
-        ", ".join(one.plan.name for one in found))
+        "variables again, with their values. %s Make all training ops before the first run, or a "
+        "new graph.", ", ".join(one.plan.name for one in found),
+        "They stay that, since it is the {}th time.".format(_MOST)
+        if graph_state(graph).is_settled else "The next run makes tables of those that can be with "
+        "all their optimizers.")
 
 
 def _names(values: Iterable[Any]) -> List[str]:
@@ -80,7 +91,7 @@ def _text(one: ConvertedVariable, reason: str) -> str:
 def _reason_to_stay(graph: tf.Graph, tables: List[ConvertedVariable]) -> str:
     """Returns why tables cannot be variables again, "" if they can."""
     state = graph_state(graph)
-    if state.before is None or len(state.tables) > len({one.plan.table for one in tables}):
+    if not state.before or len(state.tables) > len({one.plan.table for one in tables}):
         return "the graph has tables that were no variables"
     if state.is_planned or state.started_by:
         return "the graph was modified"
@@ -93,10 +104,22 @@ def _reason_to_stay(graph: tf.Graph, tables: List[ConvertedVariable]) -> str:
             return "its ids have no limits"
         if one.rules.counts or one.rules.refuses:
             return "it counts its keys"
+    wanted = _COPIES * sum(4 * int(np.prod(one.plan.shape, dtype=np.int64)) * (1 + len(
+        one.plan.slots)) for one in tables)
+    if wanted > _available_bytes():
+        return "as variables they and their optimizer's take {:.1f} GiB, and {:.1f} are " \
+            "available".format(wanted / 2.0 ** 30, _available_bytes() / 2.0 ** 30)
     sessions = [one for one in state.sessions() if has_run(one)]
     if len(sessions) > 1:
         return "several open sessions have run the graph"
     return reason_to_stay(sessions[0], _ops(tables)) if sessions else ""
+
+
+def _available_bytes() -> int:
+    """Returns the memory that this machine can give, as Linux estimates it."""
+    with open("/proc/meminfo") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines
+                    if line.startswith("MemAvailable:"))
 
 
 def _ops(tables: List[ConvertedVariable]) -> Set[tf.Operation]:
@@ -111,12 +134,17 @@ def _go_back(graph: tf.Graph, tables: List[ConvertedVariable]) -> None:
         # What was made since the last run may read variables, too.
         late.adopt()
         sessions = [one for one in state.sessions() if has_run(one)]
+        retired, times = set(state.retired), state.went_back + 1
         for session in sessions:
+            retired |= given_up(session)
             begin_anew(session, late.values())
-        renamed = state.before.go_back(late.replaced)
-        for session in sessions:
-            rename(session, renamed)
-        state.is_settled, state.was_run, state.without_training = False, True, 0
+        # What each conversion found is there again when the later ones are taken back.
+        for before in reversed(state.before):
+            renamed = before.go_back(late.replaced)
+            for session in sessions:
+                rename(session, renamed)
+        state.is_settled, state.was_run, state.without_training = times >= _MOST, True, 0
+        state.retired, state.went_back = retired, times
 
 
 __all__ = ["have_gradients"]

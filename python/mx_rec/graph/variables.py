@@ -30,14 +30,22 @@ def convert_variables(graph: tf.Graph, session: Any = None) -> None:
     if options_of_process() is None:
         return
     with extensible(graph):
-        if state.is_settled:
+        if state.is_settled and not state.settled:
             return
+        settled = state.settled
         # The global step may have been there before.
         first = next((position for position, op in enumerate(graph.get_operations(), 1)
-                      if op.type in VARIABLES and op.get_attr("dtype") == tf.float32), None)
+                      if position > settled and op.type in VARIABLES
+                      and op.get_attr("dtype") == tf.float32), None)
+        if settled and first is None:
+            return
         seen = [] if first is None else [one for one in state.sessions() if has_seen(one, first)]
+        if settled:
+            _convert_added(graph, not seen)
+            return
         if not seen:
             convert_graph(graph, True)
+            state.settled = state.without_training = len(graph.get_operations())
             return
         state.is_settled = True
         reason = reason_to_stay(session) if seen == [session] else "it is another one"
@@ -47,6 +55,24 @@ def convert_variables(graph: tf.Graph, session: Any = None) -> None:
                            "session.run.", reason)
         else:
             convert_seen(graph, lambda: begin_anew(session))
+            state.settled = state.without_training = len(graph.get_operations())
+
+
+def _convert_added(graph: tf.Graph, is_new: bool) -> None:
+    """Converts the variables that a script has added, with training ops, to a converted graph.
+
+    Args:
+        graph: The graph.
+        is_new: Whether no session has run them.
+    """
+    state = graph_state(graph)
+    if is_new:
+        state.was_run = False
+        convert_graph(graph, True, settled=state.settled)
+    else:
+        logger.info("stock_tables: the variables that were added to the graph stay TensorFlow's: a "
+                    "session has run them before there were training ops of them.")
+    state.settled = state.without_training = len(graph.get_operations())
 
 
 def convert_before_run(session: Any) -> None:
@@ -62,8 +88,9 @@ def convert_before_run(session: Any) -> None:
         return
     # A graph that is settled may be in the middle of its conversion, by another thread.
     with extending:
-        if not graph_state(graph).is_settled and has_candidates(graph, options) \
-                and _has_training(graph):
+        state = graph_state(graph)
+        if (state.settled or not state.is_settled) \
+                and has_candidates(graph, options, state.settled) and _has_training(graph):
             _try_to_convert(graph, session)
 
 

@@ -15,7 +15,7 @@ from mx_rec.ops.lookups import mark_movable, may_move
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.table_variable import undo_tables
 from mx_rec.stock.convert import CONVERTED
-from mx_rec.tensorflow.moved import take_back
+from mx_rec.tensorflow.moved import Places
 
 # The attributes of graphs that a change fills, TensorFlow's and ours, and how ours of ops begin.
 # They are named: the graphs of new versions have no __dict__ that could be listed.
@@ -53,7 +53,8 @@ class Before:
     def __init__(self, graph: tf.Graph, definition: bytes) -> None:
         self._graph = graph
         self._definition = definition
-        self._count = len(graph.get_operations())
+        self._operations = graph.get_operations()
+        self._places = Places(self._operations)
         self._added = {}  # type: Dict[str, List[Any]]
         self._collections = {key: list(graph.get_collection_ref(key))
                              for key in graph.get_all_collection_keys()}
@@ -74,7 +75,7 @@ class Before:
     def restore(self) -> None:
         """Makes the graph what it was; nothing else has changed it since."""
         graph, state = self._graph, graph_state(self._graph)
-        made = graph.get_operations()[self._count:]
+        made = graph.get_operations()[len(self._operations):]
         self._restore_ops()
         for key in graph.get_all_collection_keys():
             graph.get_collection_ref(key)[:] = self._collections.get(key, [])
@@ -105,7 +106,7 @@ class Before:
             What tensors are named now that had the names of others, by these.
         """
         graph, state = self._graph, graph_state(self._graph)
-        added = [inputs_of(op) for op in graph.get_operations()[self._count:]]
+        added = [inputs_of(op) for op in graph.get_operations()[len(self._operations):]]
         renamed = self._restore_ops([op for op, _, _ in replaced])
         for op, inputs, waits in added:
             _set_inputs(op, op.node_def, [tensor.name for tensor in inputs],
@@ -138,17 +139,13 @@ class Before:
             others: Ops that were made later, and replaced, which get their outputs back as well.
 
         Returns:
-            The names of the outputs that were others', by those that they had.
+            The names of the tensors that had moved, by those that they had there.
         """
         # pylint: disable=protected-access
         graph = self._graph
-        operations = graph.get_operations()[:self._count]
         nodes = graph_pb2.GraphDef.FromString(self._definition).node
-        own = [output for op in operations + list(others) for output in
-               (op._outputs if hasattr(op, "_outputs") else op.outputs)]
-        before = [output.name for output in own]
-        take_back(operations + list(others))
-        for op, node in zip(operations, nodes):
+        renamed = self._places.take_back(others)
+        for op, node in zip(self._operations, nodes):
             now = op.node_def
             _set_inputs(op, now, [one if ":" in one else one + ":0" for one in _sources(node)],
                         _waits(node))
@@ -162,7 +159,7 @@ class Before:
                 delattr(graph, name)
         for name, value in self._attributes.items():
             setattr(graph, name, value)
-        return {name: output.name for name, output in zip(before, own) if output.name != name}
+        return renamed
 
 
 def _set_inputs(op: tf.Operation, now: Any, inputs: Sequence[str], waits: Sequence[str]) -> None:
