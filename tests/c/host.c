@@ -21,7 +21,8 @@ static const char* plans(void* library) {
   if (plan == NULL || release == NULL) return "a function of the graph pass is missing";
   unsigned char* result = NULL;
   size_t size = 0;
-  if (plan(NULL, 0, NULL, 0, 1, NULL, NULL, &result, &size) != 0) return "an empty graph has no plan";
+  if (plan(NULL, 0, NULL, 0, 1, NULL, NULL, &result, &size) != 0)
+    return "an empty graph has no plan";
   const char* json = "{\"version\":1,\"nodes\":0,\"lookups\":[],\"iterators\":[],\"sums\":[],\"concats\":[],\"updates\":[],\"together\":[],\"requests\":[],\"left_out\":[]}";
   if (size != 8 + strlen(json) || result[0] != strlen(json)) return "the plan has another size";
   if (memcmp(result + 8, json, strlen(json)) != 0) return "the plan has another text";
