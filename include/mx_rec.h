@@ -82,10 +82,12 @@ int mx_rec_check_table(const unsigned char* config, size_t config_size, unsigned
  */
 int mx_rec_tables(unsigned char** result, size_t* result_size);
 
-/* Decides which lookups of a graph can move into its input pipelines. Needs no TensorFlow.
+/* Decides which lookups and updates of a graph are fused and share ops, and which lookups move into
+ * its input pipelines. Needs no TensorFlow.
  *
  * graph: a serialized GraphDef. ops: a serialized OpList of the op types that the caller knows;
- * only their names and is_stateful are read. Both may be null if their size is 0. shape: null, or
+ * only their names and is_stateful are read. Both may be null if their size is 0. moves: 0 if
+ * nothing is to move: the plan then has no lookups and no iterators. shape: null, or
  * is asked for static shapes that the rules need, on the calling thread: for an output of a node,
  * whose name does not end with a zero byte, it writes the size of each dimension, -1 for an unknown
  * one, and returns how many there are; a negative number if that is not known or above 16. Without
@@ -97,7 +99,7 @@ int mx_rec_tables(unsigned char** result, size_t* result_size);
  * goes back to mx_rec_free. Never aborts.
  */
 int mx_rec_plan(const unsigned char* graph, size_t graph_size, const unsigned char* ops,
-                size_t ops_size,
+                size_t ops_size, int moves,
                 int (*shape)(void* context, const unsigned char* node, size_t node_size,
                              uint64_t output, int64_t sizes[16]),
                 void* context, unsigned char** result, size_t* result_size);

@@ -19,8 +19,8 @@ type Shape = Option<
     ) -> c_int,
 >;
 
-/// Decides what of a graph can move into its input pipelines. include/mx_rec.h says what the bytes
-/// are.
+/// Decides what changes in a graph, with `moves` other than 0 also what moves into its input
+/// pipelines. include/mx_rec.h says what the bytes are.
 ///
 /// Returns 0 and a plan, or 1 and an error text in UTF-8; `*result` is then owned by the caller,
 /// who gives it back to `mx_rec_free` with its size. Never panics.
@@ -35,6 +35,7 @@ pub(crate) unsafe extern "C" fn mx_rec_plan(
     graph_size: usize,
     ops: *const u8,
     ops_size: usize,
+    moves: c_int,
     shape: Shape,
     context: *mut c_void,
     result: *mut *mut u8,
@@ -57,7 +58,8 @@ pub(crate) unsafe extern "C" fn mx_rec_plan(
             }
         });
         give(result, result_size, "the graph pass", || {
-            Plan::make(graph, ops, shape_of.as_ref().map(|one| one as &ShapeOf<'_>))?.encode()
+            let shape_of = shape_of.as_ref().map(|one| one as &ShapeOf<'_>);
+            Plan::make(graph, ops, moves != 0, shape_of)?.encode()
         })
     }
 }

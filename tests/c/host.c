@@ -14,24 +14,25 @@ typedef int (*SHAPE)(void*, const unsigned char*, size_t, uint64_t, int64_t*);
 
 /* The graph pass works without TensorFlow: an empty graph has a plan, bytes that are no graph have an error. */
 static const char* plans(void* library) {
-  int (*plan)(const unsigned char*, size_t, const unsigned char*, size_t, SHAPE, void*, unsigned char**, size_t*) =
-      (int (*)(const unsigned char*, size_t, const unsigned char*, size_t, SHAPE, void*, unsigned char**, size_t*))dlsym(
+  int (*plan)(const unsigned char*, size_t, const unsigned char*, size_t, int, SHAPE, void*, unsigned char**, size_t*) =
+      (int (*)(const unsigned char*, size_t, const unsigned char*, size_t, int, SHAPE, void*, unsigned char**, size_t*))dlsym(
           library, "mx_rec_plan");
   void (*release)(unsigned char*, size_t) = (void (*)(unsigned char*, size_t))dlsym(library, "mx_rec_free");
   if (plan == NULL || release == NULL) return "a function of the graph pass is missing";
   unsigned char* result = NULL;
   size_t size = 0;
-  if (plan(NULL, 0, NULL, 0, NULL, NULL, &result, &size) != 0) return "an empty graph has no plan";
-  const char* json = "{\"version\":1,\"nodes\":0,\"lookups\":[],\"iterators\":[],\"sums\":[],\"concats\":[],\"updates\":[],\"together\":[],\"left_out\":[]}";
+  if (plan(NULL, 0, NULL, 0, 1, NULL, NULL, &result, &size) != 0)
+    return "an empty graph has no plan";
+  const char* json = "{\"version\":1,\"nodes\":0,\"lookups\":[],\"iterators\":[],\"sums\":[],\"concats\":[],\"updates\":[],\"together\":[],\"requests\":[],\"left_out\":[]}";
   if (size != 8 + strlen(json) || result[0] != strlen(json)) return "the plan has another size";
   if (memcmp(result + 8, json, strlen(json)) != 0) return "the plan has another text";
   release(result, size);
   const unsigned char bad[2] = {0x0a, 0x7f};
-  if (plan(bad, sizeof bad, NULL, 0, NULL, NULL, &result, &size) != 1) return "bytes that are no graph have a plan";
+  if (plan(bad, sizeof bad, NULL, 0, 1, NULL, NULL, &result, &size) != 1) return "bytes that are no graph have a plan";
   const char* error = "the bytes are no GraphDef: ";
   if (size < strlen(error) || memcmp(result, error, strlen(error)) != 0) return "the error does not say what is wrong";
   release(result, size);
-  if (plan(bad, sizeof bad, NULL, 0, NULL, NULL, NULL, NULL) != 1) return "a place for the result is needed";
+  if (plan(bad, sizeof bad, NULL, 0, 1, NULL, NULL, NULL, NULL) != 1) return "a place for the result is needed";
   release(NULL, 0);
   return NULL;
 }

@@ -10,7 +10,6 @@ from cluster_cases import run_alone
 SERVERS = """
 from collections import Counter
 from tensorflow.python.ops import resources
-from mx_rec.cluster.unmodified import share_requests
 from mx_rec.optimizers import adagrad
 cluster = tf.train.ClusterSpec({"ps": addresses[:2], "worker": addresses[2:3]})
 servers = [tf.compat.v1.train.Server(cluster, *task) for task in (("ps", 0), ("ps", 1), ("worker", 0))]
@@ -303,3 +302,85 @@ print(json.dumps(results))
 """ % (path, names[0], names[1]))
     assert found[0][0] == found[1][0]
     assert found[0][1:] == [2, 1] and found[1][1:] == [2, 0]
+
+
+def test_new_lookups_of_a_graph_that_an_open_session_has_run_share_their_requests():
+    found = told("""
+with tf.device(setter):
+    batch = batches()
+    tables = [table("a"), table("b")]
+    rows = [look_up(one, batch[:, at], is_train=False) for at, one in enumerate(tables)]
+    init = start()
+with tf1.Session(target) as sess:
+    sess.run(init)
+    before = ran(sess, rows[0])[1]
+    with tf.device(setter):
+        train = updated([look_up(one, batch[:, at]) for at, one in enumerate(tables)], tables)[1]
+    print(json.dumps([before, ran(sess, rows)[1], ran(sess, train)[1]]))
+""")
+    # What was shared before the session ran it stays so.
+    assert [ops["MxRecPull"] for ops in found] == [2, 2, 2]
+
+
+MOVING = """
+import logging
+from mx_rec.base.log import logger
+from mx_rec.graph.modifier import modify_graph_and_start_emb_cache
+from mx_rec.graph.plan import make_plan
+told = []
+logger.addHandler(type("Kept", (logging.Handler,), {"emit": lambda self, record: told.append(record.getMessage())})())
+logger.setLevel(logging.INFO)
+with tf.device(setter):
+    fed = tf1.placeholder(tf.int64, [None])
+    ids = [source[:, at] for source in (batches(), batches(rows=data[::-1])) for at in range(2)] + [fed, fed + 1]
+    tables = [table(name) for name in "abcdef"]
+    # The third gradient of a table must not pass the second.
+    found = [look_up(one, value) for one, value in zip(tables + tables[:1] * 2, ids + [ids[2], ids[1]])]
+    loss, train = updated(found, tables)
+    init = start()
+text = make_plan(tf1.get_default_graph().as_graph_def().SerializeToString()).text()
+if MODIFY:
+    modify_graph_and_start_emb_cache()
+with tf1.Session(target) as sess:
+    sess.run(init)
+    for _ in range(3):
+        sess.run(train, {fed: [4, 5]})
+    (lost, _), ops = ran(sess, [loss, train], {fed: [4, 6]})
+    rows = [one.tolist() for one in sess.run([look_up(one, tf.range(50), is_train=False) for one in tables])]
+    print(json.dumps([ops["MxRecPull"], float(lost), rows, sum("one update takes their gradients" in one for one in told),
+                      text.partition("that share requests:\\n")[2].splitlines()]))
+"""
+
+
+def test_lookups_share_with_those_of_their_own_iterator_and_what_stays_with_what_stays():
+    modified = told(MOVING.replace("MODIFY", "True"))
+    step = told(MOVING.replace("MODIFY", "False"))
+    apart = told(MOVING.replace("MODIFY", "False"), PASSES="")
+    moved_apart = told(MOVING.replace("MODIFY", "True"), PASSES="")
+    # Two servers: two iterators and the placeholder, and of table a one lookup behind the one of another iterator.
+    assert modified[0] == step[0] == 8 and apart[0] == moved_apart[0] == 16
+    assert modified[1:3] == step[1:3] == apart[1:3] == moved_apart[1:3]
+    assert [one[3] for one in (modified, step, apart, moved_apart)] == [1, 3, 0, 0]
+    reason = ": one update takes their gradients, and a run that can have one can have all"
+    assert modified[4] == step[4]
+    assert [line.partition(" in the ")[2] for line in modified[4]] == [where + reason for where in (
+        "pipeline of OneShotIterator", "pipeline of OneShotIterator_1", "step")]
+    # The gradient of a lookup of the other iterator is summed between those of these.
+    assert not any("a//sparse_lookup_0/" in line and "a//sparse_lookup_7/" in line for line in modified[4])
+    assert not apart[4]
+
+
+def test_a_failure_while_requests_are_joined_leaves_the_lookups_apart_with_the_same_bits():
+    broken = told("""
+from mx_rec.graph import fuse
+shares = fuse.share_requests
+
+def fails(graph, names):
+    shares(graph, names)
+    raise RuntimeError("a failure")
+
+fuse.share_requests = fails
+""" + STEP)
+    apart = told(STEP, PASSES="")
+    for name in ("step", "evaluation", "lost", "rows", "found", "by_found"):
+        assert broken[name] == apart[name], name

@@ -8,10 +8,11 @@ import tensorflow as tf
 
 import stock_cases as cases
 import support
+from mx_rec.graph import modify_graph_and_start_emb_cache
 from mx_rec.ops.optimizers import gradients_of
 from test_fused_updates import needed
 from mx_rec.stock.convert import converted
-from mx_rec.stock.groups import SameNumbers
+from mx_rec.stock.server_rows import SameNumbers
 from mx_rec.stock.select import convert_graph
 
 
@@ -328,6 +329,138 @@ def test_a_training_op_that_runs_alone_trains_and_reads_its_own_variable_alone(v
     types = types_of(both_ops)
     assert update_forms(both_ops) == [(optimizer, "bags" if is_pooled else "ids", 2)] * 2
     assert types["MxRecIdOffset of many"] == 2
+
+
+def pooled_model(v1, made, ids, optimizer=None):
+    """(the vectors of bags of each variable, a training op) by some dense ids, of which 0 is left out."""
+    pooled = [tf.nn.safe_embedding_lookup_sparse(one, tf.sparse.from_dense(value), combiner="mean")
+              for one, value in zip(made, ids)]
+    loss = tf.add_n([tf.reduce_sum(tf.square(one - 1.0)) * (at + 1.0) for at, one in enumerate(pooled)])
+    return pooled, (optimizer or v1.train.AdagradOptimizer(0.1)).minimize(loss)
+
+
+def test_a_run_of_one_of_several_bags_needs_its_own_placeholder_and_makes_no_other_row(mx, monkeypatch, tmp_path):
+    v1 = tf.compat.v1
+    mx(stock_tables=".*")
+    found = []
+    for passes in (True, False):
+        v1.reset_default_graph()
+        support.switch_pass(monkeypatch, passes)
+        graph = v1.get_default_graph()
+        made = variables(v1, True)
+        ids = [v1.placeholder(tf.int64, [None, 2]) for _ in made]
+        pooled, train = pooled_model(v1, made, ids)
+        names = [one.name for one in pooled]
+        init = v1.global_variables_initializer()
+        assert all(plan.pieces for plan in convert_graph(graph, True))
+        sizes = [one.table for one in converted(graph)]
+        feeds = [{one: [[1, 2], [0, at + 3]]} for at, one in enumerate(ids)]
+        every = {one: value for feed in feeds for one, value in feed.items()}
+        with support.new_session() as sess:
+            sess.run(init)
+            rows = [sess.run(pooled[1], feeds[1])]
+            assert [table.size() for table in sizes] == [0, 3, 0]
+            rows += [sess.run([names[0], train], every)[0], sess.run(pooled[2], feeds[2]), *sess.run(pooled, every)]
+            # Some of what is joined can be fed; what follows from it is used.
+            rows += sess.run(pooled[:2], {pooled[0]: rows[0], **feeds[1]})
+            rows += [sess.run(part, every) for one in made for part in support.export(
+                next(item for item in converted(graph) if item.plan.name == one.op.name).table.handle)[1:]]
+            rows.append(sess.run(pooled[0] * 2.0, feeds[0]))
+            # The graph grows: its new lookups are joined with each other.
+            with v1.variable_scope("late"):
+                late, train_late = pooled_model(v1, variables(v1, True, 2), ids[:2])
+            start = v1.variables_initializer(v1.global_variables("late"))
+            assert all(plan.pieces for plan in convert_graph(graph, True))
+            sess.run(start)
+            rows += sess.run([*late, train_late, pooled[2]], every)[:2] + sess.run(late, every)
+        found.append(rows)
+        # Elsewhere ops that were joined are joined once more, and a run of one needs no more than here.
+        path = str(tmp_path / "graph.meta")
+        v1.train.export_meta_graph(path, graph=graph)
+        names = [one.name for one in pooled]
+        with tf.Graph().as_default() as other:
+            v1.train.import_meta_graph(path)
+            with support.new_session(other) as sess:
+                sess.run(init.name)
+                for one, name in zip(feeds, names):
+                    rows.append(sess.run(name, {fed.name: value for fed, value in one.items()}))
+                sess.run([train.name], {fed.name: value for fed, value in every.items()})
+                rows.append(sess.run(names[1], {ids[1].name: [[1, 2], [0, 4]]}))
+            kinds = [op.get_attr("N") for op in needed(other.get_operation_by_name(train.name))["MxRecSparseBagsMany"]]
+            assert kinds == ([3] if passes else [1, 1, 1])
+        kinds = [[op.get_attr("N") for op in needed(one)["MxRecSparseBagsMany"]] for one in (train, train_late)]
+        assert kinds == ([[3], [2]] if passes else [[1, 1, 1], [1, 1]])
+    for one, other in zip(*found):
+        support.assert_same_bits(one, other)
+
+
+@both
+def test_bags_by_the_vectors_of_others_and_behind_a_control_dependency_stay_alone(mx, use_resource):
+    v1 = tf.compat.v1
+    mx(stock_tables=".*")
+    seen = []
+
+    def build(ids, labels):
+        first, second, third, last = variables(v1, use_resource, 4)
+        one = tf.nn.safe_embedding_lookup_sparse(first, bag_of(ids, 0), combiner="sum")
+        beside = tf.nn.safe_embedding_lookup_sparse(last, bag_of(ids, 1), combiner="sum")
+        of_rows = tf.cast(tf.reshape(tf.reduce_max(tf.abs(one), 1), [-1, 1]) * 100, tf.int64) % cases.ROWS
+        other = tf.nn.safe_embedding_lookup_sparse(second, tf.sparse.from_dense(of_rows), combiner="sum")
+        with tf.control_dependencies([other]):
+            waiting = bag_of(tf.identity(ids), 2)
+            behind = tf.nn.safe_embedding_lookup_sparse(third, waiting, combiner="sum")
+        loss = tf.reduce_mean(tf.square(tf.reduce_sum(tf.concat([one, beside, other, behind], 1), 1) - labels))
+        seen.append(v1.train.AdagradOptimizer(0.1).minimize(loss))
+        return loss, seen[-1], [first, second, third, last]
+
+    cases.expect_equal(build, ["w0", "w1", "w2", "w3"])
+    assert sorted(op.get_attr("N") for op in needed(seen[-1])["MxRecSparseBagsMany"]) == [1, 1, 2]
+
+
+@pytest.mark.parametrize("how", ["as it is", "modified", "imported", "imported and modified", "passed and modified"])
+def test_bags_of_an_iterator_have_the_bits_of_ops_of_their_own_wherever_they_are_made(mx, monkeypatch, tmp_path, how):
+    """Where bags end was computed in the step of a modified graph, and all that their ids are computed from with it."""
+    v1 = tf.compat.v1
+    mx(stock_tables=".*")
+    path = str(tmp_path / "graph.meta")
+
+    def trained(passes, how):
+        v1.reset_default_graph()
+        support.switch_pass(monkeypatch, passes)
+        graph = v1.get_default_graph()
+        data = np.random.RandomState(3).randint(0, 40, [60, 3, 2]).astype(np.int64)
+        data[::7] = 0
+        batch = v1.data.make_one_shot_iterator(tf.data.Dataset.from_tensor_slices(data).repeat().batch(6)).get_next()
+        made = variables(v1, True)
+        texts = [tf.strings.to_hash_bucket_fast(tf.as_string(batch[:, at]), cases.ROWS - 1) for at in range(3)]
+        texts = [tf.where(batch[:, at] > 0, one + 1, tf.zeros_like(one)) for at, one in enumerate(texts)]
+        pooled, train = pooled_model(v1, made, texts, v1.train.FtrlOptimizer(0.1))
+        total = tf.add_n([tf.reduce_sum(one) for one in pooled])
+        init = v1.global_variables_initializer()
+        convert_graph(graph, True)
+        for name, one in (("train", train), ("total", total), ("init", init)):
+            v1.add_to_collection(name, one)
+        if how != "modified" and "modified" in how or how == "imported":
+            with support.new_session() as sess:
+                sess.run(init)
+                sess.run(train)
+        if "imported" in how:
+            v1.train.export_meta_graph(path)
+            v1.reset_default_graph()
+            v1.train.import_meta_graph(path)
+            train, total, init = [v1.get_collection(name)[0] for name in ("train", "total", "init")]
+        if "modified" in how:
+            modify_graph_and_start_emb_cache()
+        with support.new_session() as sess:
+            sess.run(init)
+            return [sess.run([total, train])[0] for _ in range(8)], types_of(train)
+
+    expected, plain = trained(False, "as it is")
+    found, kinds = trained(True, how)
+    support.assert_same_bits(np.array(found), np.array(expected))
+    assert plain["MxRecSparseBagsMany"] == 3
+    assert kinds["MxRecSparseBagsMany"] == (0 if "modified" in how else 1)
+    assert kinds["MxRecRead bags of many"] == kinds["MxRecUpdate"] == 1
 
 
 def step_of(v1, how, use_resource, tables):

@@ -2,7 +2,7 @@
 
 import json
 from collections import OrderedDict
-from typing import Any, List, Optional, Set
+from typing import Any, List, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -13,10 +13,6 @@ from mx_rec.tensorflow.names import tensor_util
 
 SPLIT_OP = "MxRecDistinctSplit"
 _PULL, _STITCH, _PUSH = "MxRecPull", "MxRecStitch", "MxRecPush"
-_ACCUMULATE = "SparseAccumulatorApplyGradient"
-
-# What lies between the keys of a lookup and an accumulator.
-_PASSING = frozenset(["Identity", "ConcatV2", "Cast"])
 
 
 def is_training(split: tf.Operation) -> bool:
@@ -54,11 +50,6 @@ def pushes_of(split: tf.Operation) -> List[List[tf.Operation]]:
             for request in requests_of(split)]
 
 
-def push_reads(push: tf.Operation, split: tf.Operation) -> int:
-    """Returns how many of the requests of an update are those of one op."""
-    return sum(any(tensor is request for request in requests_of(split)) for tensor in push.inputs)
-
-
 def has_gradients(split: tf.Operation) -> bool:
     """Returns whether a lookup is one of training whose rows have gradients."""
     stitch = stitch_of(split)
@@ -69,27 +60,6 @@ def has_gradients(split: tf.Operation) -> bool:
 def is_updated(split: tf.Operation) -> bool:
     """Returns whether it has gradients, and each server is pushed those of its request."""
     return has_gradients(split) and all(pushes_of(split))
-
-
-def is_accumulated(split: tf.Operation) -> bool:
-    """Returns whether the gradients of all its lookups go to accumulators.
-
-    SyncReplicasOptimizer has one for each table, and the chief takes the gradients from there.
-    """
-    return all(_reaches_accumulator(keys) for keys in split.outputs[:split.get_attr("N")])
-
-
-def _reaches_accumulator(keys: tf.Tensor) -> bool:
-    """Whether keys go to an accumulator as the indices of a gradient."""
-    seen, todo = set(), [keys]  # type: Set[str], List[tf.Tensor]
-    while todo:
-        for consumer in todo.pop().consumers():
-            if consumer.type == _ACCUMULATE:
-                return True
-            if consumer.type in _PASSING and consumer.name not in seen:
-                seen.add(consumer.name)
-                todo.extend(consumer.outputs)
-    return False
 
 
 def stitch_of(split: tf.Operation) -> Optional[tf.Operation]:

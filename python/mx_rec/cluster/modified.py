@@ -15,7 +15,7 @@ from mx_rec.cluster.ahead import Next, pull_ahead
 from mx_rec.cluster.around import (SPLIT_OP, configs_of, has_gradients, is_updated, pulls_of,
                                    row_dtypes_of, stitch_of)
 from mx_rec.cluster.lookups import words_of
-from mx_rec.cluster.together import in_order_of_push, join, key_of, split_as
+from mx_rec.cluster.together import join, split_as
 
 
 class Moving(NamedTuple):
@@ -38,13 +38,14 @@ def table_of(graph: tf.Graph, lookup: Any) -> str:
     return str(configs_of(pulls[0].inputs[0])[lookup.member]["name"]) if pulls else lookup.node
 
 
-def moving(graph: tf.Graph, lookups: Sequence[Any],
+def moving(graph: tf.Graph, lookups: Sequence[Any], shared: Sequence[Sequence[str]],
            is_ahead: bool) -> Tuple[List[Moving], List[Any]]:
     """Finds what one pipeline makes distinct.
 
     Args:
         graph: The graph.
         lookups: Planned lookups of tables on parameter servers that its iterator feeds.
+        shared: The names of the ops of those that share requests, as the plan has them.
         is_ahead: Whether rows of training with gradients are pulled ahead.
 
     Returns:
@@ -54,15 +55,17 @@ def moving(graph: tf.Graph, lookups: Sequence[Any],
     for lookup in lookups:
         split = graph.get_operation_by_name(lookup.node)
         by_split.setdefault(split, {})[lookup.member] = lookup
-    together = OrderedDict()  # type: Dict[Any, List[tf.Operation]]
+    together = {name: tuple(names) for names in shared for name in names}
+    runs = OrderedDict()  # type: Dict[Tuple[str, ...], None]
     left = []  # type: List[Any]
     for split, members in by_split.items():
         if len(members) < split.get_attr("N"):
             left.extend(members.values())
-            continue
-        together.setdefault(key_of(split), []).append(split)
+        else:
+            runs[together.get(split.name, (split.name,))] = None
     found = []  # type: List[Moving]
-    for splits in (run for key in together.values() for run in in_order_of_push(key)):
+    for names in runs:
+        splits = [graph.get_operation_by_name(name) for name in names]
         ids = [by_split[split][at].ids for split in splits for at in range(split.get_attr("N"))]
         found.append(Moving(splits, ids, is_ahead and is_updated(splits[0])))
     return found, left

@@ -1,80 +1,40 @@
 """Lookups of several ops that come to share one request for each parameter server.
 
+The rule tf_ops/src/graph/requests.rs says which ones.
+
     ids, ids --one MxRecDistinctSplit--> request --MxRecPull--> rows --one MxRecStitch--> embeddings
     gradients --MxRecPackGradients--> the same request --MxRecPush--> rows changed
 """
 
-from collections import Counter, OrderedDict
-from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
+from collections import OrderedDict
+from typing import Any, List, NamedTuple, Sequence, Tuple
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
-from mx_rec.cluster.around import (configs_of, is_accumulated, is_training, pulls_of, push_reads,
-                                   pushes_of, requests_of, row_dtypes_of, stitch_of)
+from mx_rec.cluster.around import (configs_of, pulls_of, pushes_of, requests_of, row_dtypes_of,
+                                   stitch_of)
 from mx_rec.cluster.lookups import BIRTHS, ROWS, row_dtypes_input, split_requests
 from mx_rec.cluster.tables import encode
 from mx_rec.edits.replacing import in_place_of, replace_each, replace_reads
 from mx_rec.ops import library
-from mx_rec.ops.lookups import mark_movable
-from mx_rec.state.settings import Settings
+from mx_rec.ops.lookups import mark_movable, may_move
 
 
-def key_of(split: tf.Operation) -> Any:
-    """Returns what is equal for lookups that can share requests, and of its own for all others.
-
-    Args:
-        split: The op that makes the ids of lookups distinct.
-    """
-    pulls, stitch = pulls_of(split), stitch_of(split)
-    free = pulls is not None and stitch is not None and Settings.passes_graphs() \
-        and not split.control_inputs and not split.get_attr("counted") \
-        and not stitch.control_inputs and not any(pull.control_inputs for pull in pulls)
-    if not free:
-        return split.name
-    pushes = pushes_of(split)
-    if any(len(group) > 1 or group and push_reads(group[0], split) != 1 for group in pushes):
-        return split.name
-    if is_training(split) and not any(pushes) and not is_accumulated(split):
-        # A run need not need it with any other, and what is pulled may get a row.
-        return split.name
-    return (tuple(split.get_attr(name) for name in ("parts", "together", "limit")),
-            tuple(pull.get_attr("create") for pull in pulls), tuple(pull.device for pull in pulls),
-            split.device, tuple(one.name for group in pushes for one in group))
-
-
-def in_order_of_push(splits: List[tf.Operation]) -> List[List[tf.Operation]]:
-    """Returns lookups that come to share requests, in the order of their gradients in the update.
-
-    Sums of three and more gradients of a table have other bits in another order: what would pass
-    another gradient of its table does not share.
+def share_requests(graph: tf.Graph, names: Sequence[str]) -> None:
+    """Makes lookups of the step share a request for each parameter server, as the plan says.
 
     Args:
-        splits: Ops of one `key_of`.
+        graph: A graph; no session has run these lookups.
+        names: Those of the ops that make their ids distinct, in the order of the plan.
     """
-    pushes = pushes_of(splits[0])
-    if len(splits) < 2 or not pushes or not pushes[0]:
-        return [splits]
-    inputs = list(pushes[0][0].inputs)
-    count = pushes[0][0].get_attr("N")
-    tables = [[one["name"] for one in configs_of(tensor)] for tensor in inputs[:count]]
-    several = Counter(name for names in tables for name in names)
-    summed = {name for name, times in several.items() if times > 2}
-    by_place = {}  # type: Dict[int, tf.Operation]
-    for split in splits:
-        request = requests_of(split)[0]
-        by_place[[tensor is request for tensor in inputs[count:2 * count]].index(True)] = split
-    runs = []  # type: List[List[tf.Operation]]
-    passed = set()  # type: Set[str]
-    for place, names in enumerate(tables):
-        if place not in by_place:
-            passed.update(names)
-        elif runs and not passed.intersection(names).intersection(summed):
-            runs[-1].append(by_place[place])
-        else:
-            runs.append([by_place[place]])
-            passed = set()
-    return runs
+    splits = [graph.get_operation_by_name(name) for name in names]
+    moves = all(may_move(split) for split in splits)
+    with in_place_of(graph, splits[0]):
+        outputs = split_as(splits[0], [tensor for split in splits for tensor in split.inputs])
+    join(graph, splits, outputs)
+    # A copy of the graph may be modified elsewhere.
+    mark_movable(outputs[0].op, moves)
 
 
 def split_as(split: tf.Operation, ids: Sequence[tf.Tensor]) -> List[tf.Tensor]:

@@ -4,8 +4,7 @@ import collections
 import contextlib
 import re
 from collections import OrderedDict
-from typing import (Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Sequence, Set,
-                    Tuple)
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 import tensorflow as tf
 
@@ -184,12 +183,6 @@ def _note(old: tf.Operation, new: tf.Operation) -> None:
 def depends(starts: Iterable[tf.Operation], others: Set[tf.Operation]) -> bool:
     """Returns whether ops are, depend on, or wait for any of some others."""
     return not others.isdisjoint(upstream(starts, control_inputs=True))
-
-
-def sources(starts: Iterable[tf.Operation]) -> FrozenSet[str]:
-    """Returns the names of the ops that batches come from, of all that ops need."""
-    return frozenset(op.name for op in upstream(starts, control_inputs=True)
-                     if _SOURCE.match(op.type))
 
 
 def waits_of_copy(tensor: tf.Tensor) -> List[tf.Operation]:

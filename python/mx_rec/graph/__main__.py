@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -15,13 +15,14 @@ from mx_rec.edits.replacing import extensible
 from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.files import GraphFile, merged_ops, read_graph
 from mx_rec.graph.fuse import Counts, pass_over
-from mx_rec.graph.together import apart
 from mx_rec.graph.plan import Plan, make_plan
+from mx_rec.graph.together import take_apart
 from mx_rec.ops.lookups import is_claim
 from mx_rec.ops.registered import registered_ops
 from mx_rec.stock.analysis import StockVariable, is_training, plan_text, plan_variables
 from mx_rec.stock.options import (ALL_ROWS, BATCH_ROWS, LEAST_ROWS, StockTables,
                                   checked_options)
+from mx_rec.tensorflow.graph_def import serialized
 
 _PROGRAM = "python -m mx_rec.graph"
 _FAILED = 2
@@ -60,8 +61,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     try:
         file = read_graph(arguments.file, arguments.tag)
         plugin.load()
-        plan = make_plan(apart(file.graph).SerializeToString(),
-                         merged_ops(registered_ops(), file.ops))
+        plan, passed = _planned(file)
         if arguments.dot:
             _write(arguments.dot, draw_dot(plan))
         if arguments.svg:
@@ -72,7 +72,7 @@ def main(argv: Optional[List[str]] = None) -> int:
             _write(arguments.json, as_json(plan, None if arguments.variables is None else
                                            planned_variables(file, _options_of(arguments))))
         if "-" not in (arguments.dot, arguments.svg, arguments.png, arguments.json):
-            text = report(arguments.file, file, plan)
+            text = report(arguments.file, file, plan, passed)
             if arguments.variables is not None:
                 text += variables_text(file, _options_of(arguments))
             _write("-", text)
@@ -85,13 +85,14 @@ def main(argv: Optional[List[str]] = None) -> int:
     return 0
 
 
-def report(path: str, file: GraphFile, plan: Plan) -> str:
+def report(path: str, file: GraphFile, plan: Plan, passed: str) -> str:
     """Returns what the command prints.
 
     Args:
         path: The file's name.
         file: What was read from it.
         plan: Its plan.
+        passed: What the pass before the first run makes of it, a line.
 
     Returns:
         Several lines of text.
@@ -109,25 +110,30 @@ def report(path: str, file: GraphFile, plan: Plan) -> str:
         lines.append("The graph is modified already: {} take{} what a pipeline prepared.".format(
             _count(claims, "lookup"), "s" if claims == 1 else ""))
     if tables:
-        lines.append(_passed(file))
+        lines.append(passed)
     if not plan.lookups:
         return "\n".join(lines) + "\n"
     return "\n".join(lines) + "\n" + plan.text()
 
 
-def _passed(file: GraphFile) -> str:
-    """What the pass before the first run makes of a graph, a line."""
+def _planned(file: GraphFile) -> Tuple[Plan, str]:
+    """Returns the plan of a graph, and what the pass before its first run makes of it, a line."""
+    ops = merged_ops(registered_ops(), file.ops)
     text = "Ops of tables, before and after the first run: {}"
     graph = tf.Graph()
     try:
         with graph.as_default():
             tf.import_graph_def(file.graph, name="")
     except (ValueError, tf.errors.OpError) as error:
-        return text.format("unknown, since TensorFlow cannot import it: " + _sentence(error))
+        return make_plan(file.graph.SerializeToString(), ops), text.format(
+            "unknown, since TensorFlow cannot import it: " + _sentence(error))
     counts = Counts(graph)
     with extensible(graph):
+        # An earlier pass may have joined them.
+        take_apart(graph, graph.get_operations())
+        plan = make_plan(serialized(graph), ops, graph=graph)
         pass_over(graph)
-    return text.format(counts.text())
+    return plan, text.format(counts.text())
 
 
 def _options_of(arguments: argparse.Namespace) -> StockTables:

@@ -2,11 +2,13 @@
 
 import logging
 from collections import Counter
-from typing import Any, Counter as CounterType, List, Optional, Tuple
+from typing import Any, Counter as CounterType, List, Optional, Set, Tuple
 
 import tensorflow as tf
 
 from mx_rec.base.log import logger
+from mx_rec.cluster.around import SPLIT_OP
+from mx_rec.cluster.together import share_requests
 from mx_rec.edits.replacing import FUSED_ATTRIBUTE, mark_positions
 from mx_rec.graph.concats import fuse_concats
 from mx_rec.graph.needs import Needs, needed_by
@@ -14,7 +16,7 @@ from mx_rec.graph.plan import Plan, Record, make_plan
 from mx_rec.graph.sums import fuse_sums
 from mx_rec.graph.together import Together, take_apart
 from mx_rec.graph.updates import Updating
-from mx_rec.ops.lookups import FIND, ID_OFFSET, READ
+from mx_rec.ops.lookups import FIND, ID_OFFSET, READ, SPARSE_BAGS
 from mx_rec.ops.optimizers import UPDATE
 from mx_rec.ops.shapes import lists_of
 from mx_rec.state.graph_state import graph_state
@@ -23,7 +25,11 @@ from mx_rec.state.table_variable import TABLE_OP, described_name
 from mx_rec.stock.undo import undone_by_error
 from mx_rec.tensorflow.graph_def import serialized
 
-_PASSED = (ID_OFFSET, FIND, READ, UPDATE)
+_PASSED = (ID_OFFSET, FIND, READ, SPARSE_BAGS, UPDATE)
+
+# What an op does for several lookups, by its type.
+_DOES = {ID_OFFSET: "finds the rows of", FIND: "reads for", READ: "reads for",
+         SPARSE_BAGS: "makes the bags of"}
 
 
 class Fusing:
@@ -75,6 +81,11 @@ class Fusing:
         joined = self._together.join(pooled)
         if graph_state(self._graph).needs is not None:
             graph_state(self._graph).needs.end(joined, (op for _, ops in updates for op in ops))
+        self.rules = ("requests",)
+        # Those that move share them already.
+        shared = [one for one in self._plan.requests if one.iterator is None]
+        for one in shared:
+            share_requests(self._graph, one.nodes)
         for one in self._plan.sums:
             logger.info("graph pass: the sum over bags of the lookup %s of the table %r %s: %s",
                         one.lookup, one.table, "is fused" if one.fuses else "stays", one.reason)
@@ -85,11 +96,11 @@ class Fusing:
             logger.info("graph pass: the op %s applies %d gradients.", made.name,
                         made.get_attr("N"))
         for made in joined:
-            handles = lists_of(made)["handles"]
-            logger.info("graph pass: one op %s %d lookups of the tables %s",
-                        "finds the rows of" if made.type == ID_OFFSET else "reads for",
-                        len(handles), ", ".join(map(repr, sorted(
-                            {described_name(_table_of(handle)) for handle in handles}))))
+            logger.info("graph pass: one op %s %d lookups%s", _DOES[made.type], made.get_attr("N"),
+                        _of_tables(made))
+        for one in shared:
+            logger.info("graph pass: the lookups %s share a request for each parameter server: %s",
+                        ", ".join(one.nodes), one.reason)
         if self._counts is not None:
             logger.debug("graph pass: ops of tables, before and after: %s", self._counts.text())
 
@@ -138,21 +149,26 @@ def pass_over(graph: tf.Graph, first: int = 0) -> None:
         graph: A graph to which ops can be added.
         first: The version of the graph up to which open sessions have run it.
     """
+    if not Settings.passes_graphs():
+        return
     state = graph_state(graph)
-    first = max(first, state.passed)
-    found = [op for op in graph.get_operations()[first:] if op.type in _PASSED] \
-        if Settings.passes_graphs() else []
-    if not found:
+    seen, first = first, max(first, state.passed)
+    operations = graph.get_operations()
+    found = [op for op in operations[first:] if op.type in _PASSED]
+    # Those that shared no request may share one when further ops of the graph have been made.
+    splits = [op for op in operations[seen:]
+              if op.type == SPLIT_OP and op.outputs[0].consumers()]
+    if not found and len(splits) < 2:
         return
     take_apart(graph, found)
     try:
         # A graph of more than 2 GB has no GraphDef.
         before = serialized(graph)
-        plan = make_plan(before, graph=graph)
+        plan = make_plan(before, graph=graph, moves=False)
     except ValueError as error:
         logger.warning("graph pass: the graph runs as it is, since it cannot be read: %s", error)
         return
-    _apply(graph, _of_newer(graph, plan, first), before, first)
+    _apply(graph, _of_newer(graph, plan, first, seen), before, first)
     state.passed = graph.version
 
 
@@ -175,13 +191,17 @@ def _apply(graph: tf.Graph, plan: Plan, before: bytes, first: int) -> None:
             plan = plan._replace(**{rule: [] for rule in failed})
 
 
-def _of_newer(graph: tf.Graph, plan: Plan, first: int) -> Plan:
-    """Returns a plan without what it says of older lookups and updates."""
-    if not first:
-        return plan
+def _of_newer(graph: tf.Graph, plan: Plan, first: int, seen: int) -> Plan:
+    """Returns a plan without what it says of older lookups and updates.
 
-    def is_newer(name: str) -> bool:
-        return graph.get_operation_by_name(name)._id > first  # pylint: disable=protected-access
+    Args:
+        graph: The graph.
+        plan: Its plan.
+        first: The version up to which it was passed over.
+        seen: The version up to which open sessions have run it.
+    """
+    def is_newer(name: str, than: int = first) -> bool:
+        return graph.get_operation_by_name(name)._id > than  # pylint: disable=protected-access
 
     together = [Record(one, nodes=[name for name in one.nodes if is_newer(name)])
                 for one in plan.together]
@@ -191,12 +211,16 @@ def _of_newer(graph: tf.Graph, plan: Plan, first: int) -> Plan:
         sums=[one for one in plan.sums if is_newer(one.lookup)],
         concats=[one for one in plan.concats if all(is_newer(part.lookup) for part in one.parts)],
         together=[one for one in together if len(one.nodes) > 1],
-        updates=[one for one in updates if one.updates])
+        updates=[one for one in updates if one.updates],
+        requests=[one for one in plan.requests if all(is_newer(name, seen) for name in one.nodes)])
 
 
-def _table_of(handle: tf.Tensor) -> tf.Operation:
-    """Returns the op of a lookup's table, or what hands its handle on."""
-    table = handle.op
-    while table.type == "Identity":
-        table = table.inputs[0].op
-    return table
+def _of_tables(made: tf.Operation) -> str:
+    """Returns which tables an op is for, as the log says it; nothing if it needs none."""
+    names = set()  # type: Set[str]
+    for handle in lists_of(made).get("handles", []):
+        table = handle.op
+        while table.type == "Identity":
+            table = table.inputs[0].op
+        names.add(repr(described_name(table)))
+    return " of the tables " + ", ".join(sorted(names)) if names else ""

@@ -119,11 +119,12 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
                         lookup.table, lookup.reason)
     fusing = Fusing(graph, plan, before)
     by_mode = {True: [], False: []}  # type: Dict[bool, List[Any]]
-    for iterator in plan.iterators:
+    for number, iterator in enumerate(plan.iterators):
         lookups = [plan.lookups[position] for position in iterator.lookups]
         modes = {_is_training(graph, lookup) for lookup in lookups}
         steps = config.max_steps if modes == {True} and config.max_steps > 0 else -1
-        rewritten = rewrite(graph, iterator, lookups, steps, pull_ahead)
+        requests = [one for one in plan.requests if one.iterator == number]
+        rewritten = rewrite(graph, iterator, lookups, requests, steps, pull_ahead)
         for mode in modes:
             by_mode[mode].append((iterator.iterator, rewritten))
         _remember(state, graph, rewritten, iterator.kind == ONE_SHOT)

@@ -60,6 +60,7 @@ class Plan(NamedTuple):
         concats: The concatenations of lookups; none there, either.
         together: The lookups that share an op; none there, either.
         updates: The updates that change; none there, either.
+        requests: The lookups on parameter servers that share requests; none there, either.
     """
 
     nodes: int
@@ -69,6 +70,7 @@ class Plan(NamedTuple):
     concats: List[Record] = []
     together: List[Record] = []
     updates: List[Record] = []
+    requests: List[Record] = []
 
     def text(self) -> str:
         """Returns the plan for a person to read, several lines."""
@@ -93,15 +95,22 @@ class Plan(NamedTuple):
                 ("sums over bags:", map(_text_of_sums, self.sums)),
                 ("concatenations of lookups:", map(_text_of_concat, self.concats)),
                 ("updates:", map(_text_of_updates, self.updates)),
-                ("lookups that share an op:", map(_text_of_group, self.together))):
+                ("lookups that share an op:", map(_text_of_group, self.together)),
+                ("lookups on parameter servers that share requests:",
+                 map(self._text_of_requests, self.requests))):
             found = ["  " + text for text in told]
             lines.extend(["", title] + found if found else [])
         return "\n".join(lines) + "\n"
 
+    def _text_of_requests(self, one: Record) -> str:
+        where = "in the step" if one.iterator is None else "in the pipeline of {}".format(
+            self.iterators[one.iterator].iterator)
+        return "joins  {} {}: {}".format(_few(one.nodes, _SHOWN), where, one.reason)
+
 
 def make_plan(graph_def: bytes, op_list: Optional[bytes] = None,
-              graph: Optional[tf.Graph] = None) -> Plan:
-    """Finds out which lookups of a graph can move into its input pipelines.
+              graph: Optional[tf.Graph] = None, moves: bool = True) -> Plan:
+    """Finds out what changes in a graph: what is fused, what is joined, and what moves.
 
     Args:
         graph_def: A serialized GraphDef.
@@ -109,6 +118,7 @@ def make_plan(graph_def: bytes, op_list: Optional[bytes] = None,
             move. None is all ops that this process has loaded.
         graph: The graph that this is, which is asked for static shapes; None for those that the
             GraphDef states (`add_shapes`).
+        moves: Whether lookups are to move into the input pipelines; without it the plan has none.
 
     Returns:
         The plan; nothing is changed.
@@ -118,7 +128,7 @@ def make_plan(graph_def: bytes, op_list: Optional[bytes] = None,
         ImportError: If the plugin cannot be loaded.
     """
     plugin.load()
-    result = _call(graph_def, registered_ops() if op_list is None else op_list, graph)
+    result = _call(graph_def, registered_ops() if op_list is None else op_list, graph, moves)
     (length,) = struct.unpack_from("<Q", result)
     described = json.loads(result[8:8 + length].decode("utf-8"), object_hook=Record)
     for iterator in described.iterators:
@@ -129,14 +139,14 @@ def make_plan(graph_def: bytes, op_list: Optional[bytes] = None,
         logger.warning("graph pass: a rule failed and changes nothing: %s", rule)
     plan = Plan(**{name: described[name] for name in Plan._fields})
     return plan if Settings.passes_graphs() \
-        else plan._replace(sums=[], concats=[], together=[], updates=[])
+        else plan._replace(sums=[], concats=[], together=[], updates=[], requests=[])
 
 
-def _call(graph_def: bytes, op_list: bytes, graph: Optional[tf.Graph]) -> bytes:
+def _call(graph_def: bytes, op_list: bytes, graph: Optional[tf.Graph], moves: bool) -> bytes:
     """Calls the pass of the plugin."""
     shape_of = _SHAPE() if graph is None else _SHAPE(lambda *asked: _shape_of(graph, *asked))
     status, result = plugin.call("mx_rec_plan", graph_def, len(graph_def), op_list, len(op_list),
-                                 shape_of, None)
+                                 int(moves), shape_of, None)
     if status != 0:
         raise ValueError("the graph cannot be read: {}".format(result.decode("utf-8", "replace")))
     return result

@@ -39,7 +39,7 @@ class Rewritten(NamedTuple):
 
 
 def rewrite(graph: tf.Graph, iterator: Record, lookups: Sequence[Record],
-            max_steps: int, pull_ahead: bool = False) -> Rewritten:
+            requests: Sequence[Record], max_steps: int, pull_ahead: bool = False) -> Rewritten:
     """Moves the key work of an iterator's lookups into its pipeline.
 
     A new iterator stands in the place of the old one. Its elements are the old ones and, behind
@@ -50,6 +50,7 @@ def rewrite(graph: tf.Graph, iterator: Record, lookups: Sequence[Record],
         graph: The graph; no open session has run it.
         iterator: What the plan says of the iterator.
         lookups: Those of the plan's lookups that it feeds.
+        requests: Which of these share requests to parameter servers.
         max_steps: Elements after which the new iterator ends, -1 for those of the dataset.
         pull_ahead: Whether rows of training are pulled from parameter servers a step ahead.
 
@@ -59,7 +60,7 @@ def rewrite(graph: tf.Graph, iterator: Record, lookups: Sequence[Record],
     get_next = graph.get_operation_by_name(iterator.get_next)
     spec = tuple(tf.TensorSpec(output.shape, output.dtype) for output in get_next.outputs)
     shared, split = clusters.moving(graph, [one for one in lookups if one.kind == SPLIT],
-                                    pull_ahead)
+                                    [one.nodes for one in requests], pull_ahead)
     own = [lookup for lookup in lookups if lookup.kind != SPLIT]
     extension = _Extension(graph, iterator, own, shared)
     with graph.as_default(), graph.control_dependencies(None), tf.device(_processor(get_next)), \

@@ -7,7 +7,6 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 import tensorflow as tf
 
 from mx_rec.base.log import warn_once
-from mx_rec.cluster.unmodified import share_requests
 from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER
 from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.clusters import check_session, refuse_unknown_ops
@@ -35,8 +34,8 @@ def starting_iterators(stock: Callable[..., Any]) -> Callable[..., Any]:
 
     Preparing refuses a cluster of several tasks, makes tables of variables as
     `init(stock_tables=...)` says, connects the timestamp of admission, replaces new ops on
-    variables that are tables, joins the requests of lookups on parameter servers, and starts
-    rewritten one-shot iterators, once for all threads.
+    variables that are tables, passes over the graph, and starts rewritten one-shot iterators, once
+    for all threads.
 
     Args:
         stock: TensorFlow's own.
@@ -309,9 +308,6 @@ def _begin(session: Any, graph: tf.Graph) -> None:
     state, marks = graph_state(graph), session.__dict__
     with extending:
         _pass_over(graph)
-        if not any(has_run(other) for other in state.sessions()):
-            with extensible(graph):
-                share_requests(graph)
         # No other thread may change the graph from here on.
         marks[RAN] = set()
     try:

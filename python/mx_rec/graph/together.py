@@ -5,16 +5,22 @@ each lookup by itself; behind all other changes one op does the work of those th
 from collections import OrderedDict
 from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
+import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
 
 from mx_rec.edits.replacing import FUSED_ATTRIBUTE, in_place_of, replace_each, replace_ops
-from mx_rec.ops.lookups import (FIND, ID_OFFSET, READ, Resolved, find_rows, is_claim, mark_group,
-                                mark_movable, may_move, read_rows, resolve)
+from mx_rec.ops import library
+from mx_rec.ops.lookups import (FIND, ID_OFFSET, READ, SPARSE_BAGS, Resolved, find_rows, is_claim,
+                                mark_group, mark_movable, may_move, read_rows, resolve)
 from mx_rec.ops.shapes import list_lengths, lists_of
+from mx_rec.tensorflow.names import tensor_util
 
 # The attributes that ops have in common which are joined, by their type.
-_ATTRIBUTES = {ID_OFFSET: ("T", "create", "limit"), FIND: ("T",), READ: ()}
+_ATTRIBUTES = {ID_OFFSET: ("T", "create", "limit"), FIND: ("T",), READ: (),
+               SPARSE_BAGS: ("T", "leave_out", "fill")}
+
+# Inputs that have a number for each member.
+_VECTORS = {"rows", "combiners"}
 
 
 def take_apart(graph: tf.Graph, ops: Iterable[tf.Operation]) -> None:
@@ -31,6 +37,8 @@ def take_apart(graph: tf.Graph, ops: Iterable[tf.Operation]) -> None:
             continue
         lists = lists_of(op)
         with in_place_of(graph, op):
+            for name in _VECTORS.intersection(lists):
+                lists[name] = _numbers(lists[name][0], op.get_attr("N"))
             parts = [_made(op, {name: tensors[at:at + 1] for name, tensors in lists.items()},
                            "lookup_{}".format(at)) for at in range(op.get_attr("N"))]
         for part in parts:
@@ -91,7 +99,7 @@ class Together:
             _fill_norms(every, given)
             made = _made(first, given, "together")
         mark_movable(made[0].op, may_move(first))
-        members = len(given["handles"])
+        members = sum(op.get_attr("N") for op in together)
         values, at = [], 0  # type: List[List[tf.Tensor]], int
         for op in together:
             own = op.get_attr("N")
@@ -103,28 +111,16 @@ class Together:
         return made[0].op
 
 
-def apart(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
-    """Returns a GraphDef in which each lookup has a node of its own, if TensorFlow can import it.
-
-    Args:
-        graph_def: A GraphDef, which stays as it is.
-    """
-    if not any(node.op in _ATTRIBUTES and node.attr["N"].i > 1 for node in graph_def.node):
-        return graph_def
-    graph = tf.Graph()
-    try:
-        with graph.as_default():
-            tf.import_graph_def(graph_def, name="")
-    except (ValueError, tf.errors.OpError):
-        return graph_def
-    take_apart(graph, graph.get_operations())
-    return graph.as_graph_def(add_shapes=True)
-
-
 def _made(op: tf.Operation, given: Dict[str, List[tf.Tensor]], name: str) -> List[tf.Tensor]:
     """Adds an op that does for some tables what another one does; returns its outputs."""
     bags = [given.get(part, []) for part in ("ends", "weights", "divisors")]
     norms = given.get("norms", [])
+    if op.type == SPARSE_BAGS:
+        made = library().mx_rec_sparse_bags_many(
+            given["indices"], given["ids"], given["dense_shape"], _one_vector(given["rows"]),
+            _one_vector(given["combiners"]), leave_out=op.get_attr("leave_out"),
+            fill=op.get_attr("fill"), name=name)
+        return list(made.bag_ids[0].op.outputs)
     if op.type == ID_OFFSET:
         prepared = Resolved(given["prepared_offsets"], given["prepared_inverse"])
         found = resolve(given["handles"], given["ids"], prepared if prepared.offsets else None,
@@ -135,6 +131,20 @@ def _made(op: tf.Operation, given: Dict[str, List[tf.Tensor]], name: str) -> Lis
                          norms=norms, name=name)
     return list(read_rows(given["handles"], given["variables"], given["offsets"],
                           given["inverse"], bags, norms=norms, name=name)[0].op.outputs)
+
+
+def _one_vector(parts: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns vectors, which mostly are constants, as one."""
+    values = [tensor_util.constant_value(part) for part in parts]
+    return tf.concat(parts, 0) if any(value is None for value in values) \
+        else tf.constant(np.concatenate(values))
+
+
+def _numbers(vector: tf.Tensor, count: int) -> List[tf.Tensor]:
+    """Returns the numbers of a vector, which mostly is constant, as a vector each."""
+    value = tensor_util.constant_value(vector)
+    return tf.split(vector, count) if value is None \
+        else [tf.constant(value[at:at + 1]) for at in range(count)]
 
 
 def _fill_norms(every: Sequence[Dict[str, List[tf.Tensor]]],

@@ -16,6 +16,8 @@ PREPARE = "MxRecPrepare"
 READ, FIND = "MxRecRead", "MxRecFind"
 # Spreads rows that were read over ids.
 RESTORE = "MxRecRestore"
+# Makes the bags of sparse ids.
+SPARSE_BAGS = "MxRecSparseBagsMany"
 
 # The name that lookups have in common which are needed together: the graph pass reads it.
 GROUP_ATTRIBUTE = "_mx_rec_group"

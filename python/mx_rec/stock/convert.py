@@ -22,7 +22,7 @@ from mx_rec.stock.analysis import (VARIABLES, StockVariable, plan_variables, tab
                                    with_ids)
 from mx_rec.stock.changes import change
 from mx_rec.stock.dense import Filling, SlotStarts, make_filling, set_all
-from mx_rec.stock.groups import fuse
+from mx_rec.stock.pieces import fuse
 from mx_rec.stock.late import late_ops
 from mx_rec.stock.lift import lift
 from mx_rec.stock.nodes import Nodes

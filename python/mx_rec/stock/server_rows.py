@@ -18,14 +18,15 @@ from mx_rec.cluster.updates import Rows as Gradients
 from mx_rec.cluster.updates import push
 from mx_rec.core.table import Table
 from mx_rec.edits.upstream import downstream, upstream
-from mx_rec.edits.wiring import (in_its_place, in_place_of, on_device, replace_change,
+from mx_rec.edits.wiring import (depends, in_its_place, in_place_of, on_device, replace_change,
                                  waits_between)
 from mx_rec.ops import library
 from mx_rec.ops.optimizers import optimizer_named
+from mx_rec.ops.registered import only_computes
 from mx_rec.stock import updates as forms
 from mx_rec.stock.analysis import StockVariable
 from mx_rec.stock.fused import Piece
-from mx_rec.stock.groups import SameNumbers, grouped, waiting_of
+from mx_rec.stock.pieces import waiting_of
 from mx_rec.stock.rows import Rows, optimizer_step
 from mx_rec.stock.servers import Servers
 from mx_rec.tensorflow.names import device as device_module
@@ -71,6 +72,59 @@ class ServerRows(Rows):
         rows = self._last.embeddings()[0]
         self.lookups.append(rows.op)
         return rows
+
+
+# What they give is not in their inputs alone.
+_NOT_COMPUTED = ("PlaceholderWithDefault", "Switch", "Merge", "Enter", "Exit", "NextIteration")
+
+
+class SameNumbers:
+    """Tells which tensors of a graph are the same number.
+
+    Optimizers make some of their numbers once for each variable, or for each device: of the same
+    variables and constants by the same ops.
+    """
+
+    def __init__(self) -> None:
+        self._known = {}  # type: Dict[Any, int]
+        self._keys = {}  # type: Dict[str, int]
+
+    def key(self, tensor: tf.Tensor) -> int:
+        """Returns the same for tensors that are the same number."""
+        # A rate may be computed from a loss: the way there is long, and has many crossings.
+        waiting = [tensor]
+        while waiting:
+            one = waiting[-1]
+            needs = [source for source in self._sources(one) if source.name not in self._keys]
+            if needs:
+                waiting.extend(needs)
+            else:
+                self._keys[one.name] = self._key(waiting.pop())
+        return self._keys[tensor.name]
+
+    def _sources(self, tensor: tf.Tensor) -> Sequence[tf.Tensor]:
+        """Returns what a number is computed from; nothing if that does not tell what it is."""
+        op = tensor.op
+        if _is_copy(op):
+            return op.inputs[:1]
+        is_told = op.type not in _NOT_COMPUTED and not op.op_def.is_stateful \
+            and only_computes(op.type)
+        return op.inputs if is_told else ()
+
+    def _key(self, tensor: tf.Tensor) -> int:
+        op, sources = tensor.op, [self._keys[one.name] for one in self._sources(tensor)]
+        if _is_copy(op):
+            return sources[0]
+        what = tensor.name  # type: Any
+        if sources or op.type == "Const":
+            attributes = sorted((name, value.SerializeToString()) for name, value in
+                                op.node_def.attr.items() if not name.startswith("_"))
+            what = (op.type, tensor.value_index, tuple(attributes), tuple(sources))
+        return self._known.setdefault(what, len(self._known))
+
+
+def _is_copy(op: tf.Operation) -> bool:
+    return op.type in ("Identity", "ReadVariableOp") and not op.control_inputs
 
 
 class _Update(NamedTuple):
@@ -162,9 +216,29 @@ def update_together(graph: tf.Graph, variables: Sequence[ServerRows]) -> None:
                           for tensor in rows.found[piece.gather].keys]
                 waits += waits_between([rows.tensor(one) for one in step.last], first)
             updates.append(_Update(rows, at, waits))
-    same = SameNumbers()
-    for group in grouped(updates, lambda one: one.form(same), _Update.inputs, _Update.ops):
+    for group in _grouped(updates):
         _replace(graph, group)
+
+
+def _grouped(updates: Sequence[_Update]) -> Iterable[List[_Update]]:
+    """Yields the updates that one op can stand for together.
+
+    Of updates of which one depends on another each is alone, and so is one inside of a branch.
+    """
+    same = SameNumbers()
+    together = OrderedDict()  # type: Dict[Any, List[_Update]]
+    for at, update in enumerate(updates):
+        # pylint: disable=protected-access
+        inside = any(op._get_control_flow_context() is not None for op in update.ops())
+        together.setdefault(at if inside else update.form(same), []).append(update)
+    for group in together.values():
+        starts = [tensor.op for update in group for tensor in update.inputs()]
+        starts += [wait for update in group for wait in update.waits]
+        if len(group) > 1 and depends(starts, {op for update in group for op in update.ops()}):
+            for update in group:
+                yield [update]
+        else:
+            yield group
 
 
 def _replace(graph: tf.Graph, group: Sequence[_Update]) -> None:
@@ -271,4 +345,5 @@ def refuse_start(table: Table, slot: Any, servers: Servers) -> tf.Operation:
         return tf.raw_ops.Assert(condition=tf.constant(False), data=[tf.constant(text)])
 
 
-__all__ = ["ServerRows", "bring_to_worker", "clear_op", "refuse_start", "update_together"]
+__all__ = ["SameNumbers", "ServerRows", "bring_to_worker", "clear_op", "refuse_start",
+           "update_together"]

@@ -8,6 +8,7 @@ use super::graph_def::{Graph, InputSource};
 use super::library::Library;
 use super::lists::{length, members};
 use super::slice::{Slicer, Verdict};
+use super::together::SPARSE_BAGS;
 use mx_rec_kernels::Result;
 use std::collections::HashSet;
 
@@ -38,7 +39,7 @@ pub(super) fn moving<'a>(
         };
         let maker = graph.node(source)?;
         let is_known = match maker.op {
-            "MxRecBagEnds" | "MxRecSparseBagEnds" | "MxRecRaggedBagEnds" => true,
+            "MxRecBagEnds" | "MxRecSparseBagEnds" | "MxRecRaggedBagEnds" | SPARSE_BAGS => true,
             "MxRecBagDivisors" => match graph.data_input(maker, 2) {
                 Some(weights) => {
                     matches!(slices.judge(maker, weights, library)?, Verdict::Constant)
@@ -47,7 +48,7 @@ pub(super) fn moving<'a>(
             },
             _ => false,
         };
-        if !is_known || !seen.insert(source) {
+        if !is_known || !seen.insert((source, input.output)) {
             continue;
         }
         match slices.judge(node, input, library)? {

@@ -22,6 +22,7 @@
 //! alive      which nodes have a value in each run
 //! bags       what moves with the ids of pooled lookups
 //! together   the rule for lookups that share an op
+//! requests   the rule for lookups on parameter servers that share requests
 //! plan       the decisions and their encoding
 //! ```
 
@@ -38,6 +39,7 @@ mod lists;
 mod plan;
 mod readers;
 mod repeated;
+mod requests;
 mod sizes;
 mod slice;
 mod sums;
@@ -51,6 +53,7 @@ pub use concats::{PlannedColumns, PlannedConcat, PlannedPart};
 pub use graph_def::ShapeOf;
 pub use plan::{IteratorKind, LookupKind, Plan, PlannedIds, PlannedIterator, PlannedLookup};
 pub use repeated::Repeated;
+pub use requests::PlannedRequests;
 pub use sums::{Combiner, PlannedGradient, PlannedSum, PlannedSums};
 pub use together::PlannedGroup;
 pub use updates::{PlannedMember, PlannedUpdate, PlannedUpdates};

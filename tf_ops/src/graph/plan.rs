@@ -7,6 +7,7 @@ use super::graph_def::{item, read_ops, Graph, InputSource, Node, NodeInput, Shap
 use super::iterators::{ExtendableIterator, Iterators};
 use super::library::{Library, StatefulOps};
 use super::lists::members;
+use super::requests::{self, PlannedRequests, SPLIT};
 use super::slice::{Slicer, Verdict};
 use super::sums::{self, PlannedSums};
 use super::together::{self, PlannedGroup};
@@ -127,6 +128,8 @@ pub struct Plan {
     pub updates: Vec<PlannedUpdates>,
     /// The lookups that share an op.
     pub together: Vec<PlannedGroup>,
+    /// The lookups on parameter servers that share requests.
+    pub requests: Vec<PlannedRequests>,
     /// The rules that failed, which change nothing: what they are for, and why, a sentence each.
     pub left_out: Vec<String>,
     /// The GraphDefs of the nodes to copy.
@@ -136,13 +139,19 @@ pub struct Plan {
 
 impl Plan {
     /// Plans a serialized GraphDef; `ops` is a serialized OpList, which says what ops are stateful.
+    /// Without `moves` nothing is to move, and there are no lookups and iterators in the plan.
     /// `shape_of` is asked for the few static shapes that the rules need; without it they are what
     /// attributes state (`_output_shapes`).
     ///
     /// # Errors
     /// `InvalidArgument` if the bytes are not such messages. An unusual graph is not an error: its
     /// lookups stay.
-    pub fn make(graph: &[u8], ops: &[u8], shape_of: Option<&ShapeOf<'_>>) -> Result<Self> {
+    pub fn make(
+        graph: &[u8],
+        ops: &[u8],
+        moves: bool,
+        shape_of: Option<&ShapeOf<'_>>,
+    ) -> Result<Self> {
         let ops = read_ops(ops)?;
         let graph = Graph::parse(graph)?.with_shapes(shape_of);
         let mut left_out = Vec::new();
@@ -158,13 +167,18 @@ impl Plan {
                 together::find(&graph, &ops, &updates.first)
             }),
             updates: updates.planned,
+            requests: Vec::new(),
             left_out,
             graphs: Vec::new(),
         };
-        let marked = marked(&graph)?;
+        let marked = if moves { marked(&graph)? } else { Vec::new() };
         if !marked.is_empty() {
             Planner::new(&graph, &ops)?.fill(&marked, &mut plan)?;
         }
+        let moving = moving(&marked, &plan.lookups);
+        plan.requests = found("requests that lookups share", &mut plan.left_out, || {
+            requests::find(&graph, &ops, &moving)
+        });
         Ok(plan)
     }
 
@@ -207,7 +221,7 @@ fn marked(graph: &Graph<'_>) -> Result<Vec<Marked>> {
             "MxRecIdOffset" => LookupKind::Train,
             "MxRecFind" => LookupKind::Eval,
             "MxRecObserve" => LookupKind::Admit,
-            "MxRecDistinctSplit" => LookupKind::Split,
+            SPLIT => LookupKind::Split,
             _ => continue,
         };
         let is_lookup = match kind {
@@ -224,6 +238,21 @@ fn marked(graph: &Graph<'_>) -> Result<Vec<Marked>> {
         }
     }
     Ok(found)
+}
+
+/// The iterators of those nodes for lookups on parameter servers of which all lookups move with
+/// one.
+fn moving(marked: &[Marked], lookups: &[PlannedLookup]) -> HashMap<usize, usize> {
+    let mut found: HashMap<usize, Option<usize>> = HashMap::new();
+    for (&(at, kind, _), lookup) in marked.iter().zip(lookups) {
+        if kind == LookupKind::Split {
+            let known = found.entry(at).or_insert(lookup.iterator);
+            *known = known.filter(|_| *known == lookup.iterator);
+        }
+    }
+    let all = found.into_iter();
+    all.filter_map(|(at, iterator)| Some((at, iterator?)))
+        .collect()
 }
 
 /// A lookup that moves.

@@ -16,6 +16,7 @@ const MOST_ELEMENTS: i64 = 64;
 
 /// TensorFlow's numbers of types.
 const INT32: u64 = 3;
+const UINT8: u64 = 4;
 const INT64: u64 = 9;
 
 /// Ops whose output 0 has the shape of their input 0.
@@ -148,13 +149,7 @@ pub(super) fn constant(node: &Node<'_>) -> Result<Option<Constant>> {
     if node.op != "Const" {
         return Ok(None);
     }
-    let mut tensor: &[u8] = &[];
-    for field in Fields::new("AttrValue", node.attr("value")?.unwrap_or_default()) {
-        let field = field?;
-        if field.number == 8 {
-            tensor = field.bytes().unwrap_or(tensor);
-        }
-    }
+    let tensor = value_of(node)?;
     let (mut dtype, mut dims, mut content): (u64, Option<Dims>, &[u8]) = (0, Some(Vec::new()), &[]);
     let mut integers = Vec::new();
     for field in Fields::new("TensorProto", tensor) {
@@ -188,6 +183,32 @@ pub(super) fn constant(node: &Node<'_>) -> Result<Option<Constant>> {
         _ => None,
     };
     Ok(Some(Constant { dims, integers }))
+}
+
+/// The bytes that a node of op Const holds as a tensor of uint8; `None` for any other.
+pub(super) fn bytes_of<'a>(node: &Node<'a>) -> Result<Option<&'a [u8]>> {
+    let (mut dtype, mut content) = (0, None);
+    for field in Fields::new("TensorProto", value_of(node)?) {
+        let field = field?;
+        match (field.number, field.value) {
+            (1, Value::Varint(number)) => dtype = number,
+            (4, Value::Bytes(bytes)) => content = Some(bytes),
+            _ => {}
+        }
+    }
+    Ok(content.filter(|_| node.op == "Const" && dtype == UINT8))
+}
+
+/// The TensorProto of a node of op Const.
+fn value_of<'a>(node: &Node<'a>) -> Result<&'a [u8]> {
+    let mut tensor: &[u8] = &[];
+    for field in Fields::new("AttrValue", node.attr("value")?.unwrap_or_default()) {
+        let field = field?;
+        if field.number == 8 {
+            tensor = field.bytes().unwrap_or(tensor);
+        }
+    }
+    Ok(tensor)
 }
 
 /// The words of four bytes.

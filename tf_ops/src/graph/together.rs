@@ -1,4 +1,5 @@
-//! The rule for lookups that share an op: those of one verb that every run needs together.
+//! The rule for lookups that share an op: those of one verb that every run needs together. The bags
+//! of sparse ids are such a verb, too.
 //!
 //! A run needs them together if the same updates of tables depend on them; without an update, if
 //! the same ends of the graph do. They are joined only if none depends on another lookup of the
@@ -23,6 +24,9 @@ pub(super) const TABLE: &str = "MxRecTable";
 
 /// The op that updates tables.
 pub(super) const UPDATE: &str = "MxRecUpdate";
+
+/// The op that makes the bags of sparse ids.
+pub(super) const SPARSE_BAGS: &str = "MxRecSparseBagsMany";
 
 /// What reads a tensor and not its values, and may be left over.
 const SHAPES: [&str; 4] = ["Shape", "ShapeN", "Size", "Rank"];
@@ -77,6 +81,7 @@ pub(super) fn find(
         lookups: lookups.iter().copied().collect(),
         joined: HashMap::new(),
         groups: Vec::new(),
+        below: HashMap::new(),
         seen: vec![0; graph.nodes.len()],
         alive: Alive::new(graph),
         walks: 0,
@@ -89,8 +94,9 @@ pub(super) fn find(
         }
     }
     let mut found = Vec::new();
-    // Those that resolve keys come first: lookups that read what they find depend on them.
-    for verb in ["MxRecIdOffset", "MxRecFind", "MxRecRead"] {
+    // Those that resolve keys come first: lookups that read what they find depend on them. Bags
+    // come last: lookups by bags of several forms, and those without, may share an op all the same.
+    for verb in ["MxRecIdOffset", "MxRecFind", "MxRecRead", SPARSE_BAGS] {
         let of_verb = lookups.iter().copied();
         let of_verb = of_verb.filter(|&at| graph.nodes.get(at).is_some_and(|one| one.op == verb));
         for together in rule.groups(of_verb)? {
@@ -127,12 +133,23 @@ struct Rule<'g, 'a> {
     joined: HashMap<usize, usize>,
     /// For each group the groups that its lookups depend on.
     groups: Vec<BTreeSet<usize>>,
+    /// What lies below lookups that were looked at: those that they read need not walk there again.
+    below: HashMap<usize, Below>,
     /// For each node the last walk that met it.
     seen: Vec<usize>,
     alive: Alive,
     walks: usize,
     /// The nodes that walks have met.
     steps: usize,
+}
+
+/// What lies below a lookup.
+#[derive(Default)]
+struct Below {
+    /// What depends on it and has nothing that depends on it.
+    ends: BTreeSet<usize>,
+    /// The updates that depend on it.
+    updates: BTreeSet<usize>,
 }
 
 /// What lies above a lookup.
@@ -281,10 +298,18 @@ impl<'a> Rule<'_, 'a> {
     /// The updates that depend on a lookup; without any what depends on it and has nothing that
     /// depends on it.
     fn ends(&mut self, of: usize) -> Result<BTreeSet<usize>> {
-        let (mut ends, mut updates) = (BTreeSet::new(), BTreeSet::new());
+        let Below {
+            mut ends,
+            mut updates,
+        } = Below::default();
         let mut waiting = self.begin(of);
         while let Some(at) = waiting.pop() {
             self.steps += 1;
+            if let Some(below) = self.below.get(&at) {
+                ends.extend(&below.ends);
+                updates.extend(&below.updates);
+                continue;
+            }
             let node = self.graph.node(at)?;
             if node.op == UPDATE {
                 updates.insert(self.updates.get(&at).copied().unwrap_or(at));
@@ -300,7 +325,13 @@ impl<'a> Rule<'_, 'a> {
                 ends.insert(at);
             }
         }
-        Ok(if updates.is_empty() { ends } else { updates })
+        let found = if updates.is_empty() {
+            ends.clone()
+        } else {
+            updates.clone()
+        };
+        self.below.insert(of, Below { ends, updates });
+        Ok(found)
     }
 
     /// Whether nobody asks for what nobody reads.
@@ -352,6 +383,7 @@ fn form<'a>(node: &Node<'a>) -> Result<Form<'a>> {
     let attributes = match node.op {
         "MxRecIdOffset" => vec![number("create")?, number("limit")?, of_each("P")?],
         "MxRecFind" => vec![of_each("B")?],
+        SPARSE_BAGS => vec![number("leave_out")?, number("fill")?],
         _ => vec![of_each("B")?, of_each("R")?],
     };
     let dtype = node.dtype("T")?.unwrap_or(0);
@@ -366,18 +398,23 @@ fn is_lookup(node: &Node<'_>) -> Result<bool> {
         "MxRecFind" => length(node, "initial")? == 0,
         // The rows of distinct keys are no lookup.
         "MxRecRead" => length(node, "R")? > 0,
+        SPARSE_BAGS => true,
         _ => return Ok(false),
     };
     Ok(has_form && members(node)? == 1)
 }
 
 /// Whether a node waits for nothing, is found by its name, and reads the handle of its table as
-/// this gives it, which a branch or a loop does not.
+/// this gives it, which a branch or a loop does not. What makes bags has no table: in a branch it
+/// has no value in some runs, and in a loop it waits for this or reads what has none at its end.
 fn stands_free(graph: &Graph<'_>, at: usize, node: &Node<'_>) -> Result<bool> {
     if graph.find(node.name) != InputSource::Node(at)
         || graph.inputs(node).iter().any(|input| input.is_control())
     {
         return Ok(false);
+    }
+    if node.op == SPARSE_BAGS {
+        return Ok(true);
     }
     let table = graph.data_input(node, 0).map(|handle| handle.source);
     Ok(match table {

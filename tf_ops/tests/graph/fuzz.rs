@@ -20,14 +20,15 @@ const LONGEST: Duration = Duration::from_secs(10);
 const OPS: &str = "Add Add Add Add Cast Cast Const Identity Identity Identity Pack \
     PartitionedCall f0 f1 Placeholder Switch Merge NextIteration LookupTableFindV2 Unregistered \
     IteratorV2 OneShotIterator MakeIterator IteratorGetNext IteratorToStringHandle \
-    MxRecFind MxRecFind MxRecIdOffset MxRecIdOffset MxRecIdOffset";
+    MxRecFind MxRecFind MxRecIdOffset MxRecIdOffset MxRecIdOffset \
+    MxRecDistinctSplit MxRecDistinctSplit MxRecPull MxRecPull MxRecStitch MxRecPush SplitV";
 
 type Checked = Result<(), TestCaseError>;
 
 /// Runs the pass and checks what it says.
 fn check(graph: &[u8], ops: &[u8]) -> Checked {
     let start = Instant::now();
-    let planned = Plan::make(graph, ops, None);
+    let planned = Plan::make(graph, ops, true, None);
     let took = start.elapsed();
     prop_assert!(took < LONGEST, "{took:?}");
     let plan = match planned {
@@ -316,7 +317,7 @@ fn run(cases: u32) -> usize {
     let moved = std::cell::Cell::new(0);
     let whole = TestRunner::new(config.clone()).run(&graph(), |graph| {
         let bytes = graph.encode();
-        let plan = Plan::make(&bytes, &op_list(), None);
+        let plan = Plan::make(&bytes, &op_list(), true, None);
         let plan = plan.map_err(|error| TestCaseError::fail(error.to_string()))?;
         let count = plan.lookups.iter().filter(|lookup| lookup.moves).count();
         moved.set(moved.get() + count);

@@ -20,7 +20,7 @@ fn files() -> Vec<PathBuf> {
 
 /// What the pass makes of a graph, as text.
 fn answer(graph: &GraphText) -> String {
-    let plan = Plan::make(&graph.encode(), &op_list(), None).expect("a plan");
+    let plan = Plan::make(&graph.encode(), &op_list(), true, None).expect("a plan");
     let mut text = String::from("== plan\n");
     for lookup in &plan.lookups {
         let verb = match lookup.iterator {
@@ -128,6 +128,16 @@ fn answer(graph: &GraphText) -> String {
             writeln!(text, "{node}").expect("text");
         }
     }
+    for group in &plan.requests {
+        let moves = match group.iterator {
+            Some(iterator) => format!(", moving to {iterator}"),
+            None => String::new(),
+        };
+        writeln!(text, "\n== requests{moves}: {}", group.reason).expect("text");
+        for node in &group.nodes {
+            writeln!(text, "{node}").expect("text");
+        }
+    }
     for (at, iterator) in plan.iterators.iter().enumerate() {
         let [start, length] = iterator.graph;
         let moved = render(&plan.graphs[start..start + length]);
@@ -214,7 +224,7 @@ fn what_moves_is_the_original_byte_for_byte_but_for_its_place() {
         let text = fs::read_to_string(&file).expect("a case");
         let (_, rest) = text.split_once("\n== graph\n").expect("a graph");
         let graph = GraphText::parse(rest.split("\n== plan\n").next().expect("a graph"));
-        let plan = Plan::make(&graph.encode(), &op_list(), None).expect("a plan");
+        let plan = Plan::make(&graph.encode(), &op_list(), true, None).expect("a plan");
         for iterator in &plan.iterators {
             let [start, length] = iterator.graph;
             let nodes = iterator.nodes.iter().map(|name| {

@@ -48,7 +48,7 @@ fn measure(what: &str, depth: usize, lookups: usize, others: usize) -> Plan {
     let (plan, took) = (0..5)
         .map(|_| {
             let start = Instant::now();
-            let plan = Plan::make(&graph, &ops, None).expect("a plan");
+            let plan = Plan::make(&graph, &ops, true, None).expect("a plan");
             let _ = plan.encode().expect("bytes");
             (plan, start.elapsed())
         })
@@ -95,7 +95,7 @@ fn what_many_iterators_share_is_not_copied_without_limit() {
         );
     }
     let graph = GraphText::parse(&text).encode();
-    let plan = Plan::make(&graph, &op_list(), None).expect("a plan");
+    let plan = Plan::make(&graph, &op_list(), true, None).expect("a plan");
     let moved = plan.lookups.iter().filter(|lookup| lookup.moves).count();
     assert!((1..100).contains(&moved), "{moved}");
     assert!(plan.graphs.len() < 10 * graph.len());

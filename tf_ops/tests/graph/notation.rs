@@ -3,7 +3,8 @@
 //!     name = Op(input, input:1, ^control) @device {flag=true, n=3, T=int64, s="text"}
 //!     name = Op(input) {types=[int64, string], f=&function}
 //!
-//! The value of a Const of int32 is written `scalar[1]` or `vector[1, 2]`, shapes
+//! The value of a Const of int32 is written `scalar[1]` or `vector[1, 2]`, that of the
+//! configurations of tables of these names `configs[user, item]`, shapes
 //! `shapes[6x5x4, ?x4, ?]`, where the last has no known rank. An attribute written `<0a0b>` is its
 //! AttrValue's bytes; one named `+99` is a field of NodeDef with that number. `function NAME` or
 //! `function NAME stateful` opens a function; its nodes follow, indented.
@@ -244,6 +245,18 @@ fn encode_value(text: &str) -> Vec<u8> {
     } else if let Some(vector) = bracketed("vector") {
         let elements = split(vector).len() as u64;
         put_bytes(&mut bytes, 8, &encode_tensor(&[elements], vector));
+    } else if let Some(names) = bracketed("configs") {
+        let names = split(names);
+        let configs = names
+            .iter()
+            .map(|name| format!(r#"{{"dim": 4, "name": "{name}"}}"#));
+        let configs: Vec<String> = configs.collect();
+        let text = format!("[{}]", configs.join(", "));
+        put_bytes(
+            &mut bytes,
+            8,
+            &encode_values(4, &[text.len() as u64], text.as_bytes()),
+        );
     } else if let Some(shapes) = bracketed("shapes") {
         let mut list = Vec::new();
         for shape in split(shapes) {
@@ -280,19 +293,24 @@ fn encode_value(text: &str) -> Vec<u8> {
 
 /// A TensorProto of int32.
 fn encode_tensor(dims: &[u64], elements: &str) -> Vec<u8> {
-    let (mut shape, mut content, mut tensor) = (Vec::new(), Vec::new(), Vec::new());
+    let elements = split(elements).into_iter().flat_map(|element| {
+        let element: i32 = element.parse().expect("an integer");
+        element.to_le_bytes()
+    });
+    encode_values(3, dims, &elements.collect::<Vec<u8>>())
+}
+
+/// A TensorProto of a type.
+fn encode_values(dtype: u64, dims: &[u64], content: &[u8]) -> Vec<u8> {
+    let (mut shape, mut tensor) = (Vec::new(), Vec::new());
     for &size in dims {
         let mut dim = Vec::new();
         put_number(&mut dim, 1, size);
         put_bytes(&mut shape, 2, &dim);
     }
-    for element in split(elements) {
-        let element: i32 = element.parse().expect("an integer");
-        content.extend(element.to_le_bytes());
-    }
-    put_number(&mut tensor, 1, 3);
+    put_number(&mut tensor, 1, dtype);
     put_bytes(&mut tensor, 2, &shape);
-    put_bytes(&mut tensor, 4, &content);
+    put_bytes(&mut tensor, 4, content);
     tensor
 }
 
@@ -393,15 +411,18 @@ pub(crate) fn op_list() -> Vec<u8> {
     const STATELESS: &str = "\
         Add AsString Cast Concat Const DatasetToSingleElement Enter Exit Floor GatherV2 \
         GreaterEqual Identity If Less LoopCond MakeDataset Merge Mul MxRecBagDivisors \
-        MxRecBagEnds MxRecBagWeights MxRecRaggedBagEnds MxRecSparseBagEnds NextIteration NoOp \
+        MxRecBagEnds MxRecBagWeights MxRecDistinctSplit MxRecPackGradients \
+        MxRecRaggedBagEnds \
+        MxRecSparseBagEnds MxRecSparseBagsMany MxRecStitch NextIteration NoOp \
         Pack PartitionedCall \
         Placeholder PlaceholderWithDefault RangeDataset Reshape SparseToDense \
-        StatelessIf StatelessWhile StridedSlice StringToHashBucketFast Switch Where";
+        SplitV StatelessIf StatelessWhile StridedSlice StringToHashBucketFast Switch Where";
     const STATEFUL: &str = "\
         Assert HashTableV2 Iterator IteratorFromStringHandleV2 IteratorGetNext \
         IteratorGetNextSync IteratorToStringHandle IteratorV2 LookupTableFindV2 \
         MakeIterator MxRecAdmit MxRecFind \
-        MxRecIdOffset MxRecObserve MxRecRead MxRecRestorePooled MxRecTable OneShotIterator \
+        MxRecIdOffset MxRecObserve MxRecPull MxRecPush MxRecRead MxRecRestorePooled MxRecTable \
+        OneShotIterator \
         RandomUniformInt ReadVariableOp SerializeIterator StatefulPartitionedCall \
         VarHandleOp VariableV2 While";
     let stateless = STATELESS.split_whitespace().map(|name| (name, false));

@@ -1,14 +1,13 @@
 """Lookups and updates that need no tensor of rows: in plain form, which the graph pass joins."""
 
 from collections import OrderedDict
-from typing import (Any, Callable, Dict, FrozenSet, Iterable, List, NamedTuple, Sequence, Set,
-                    Tuple)
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Sequence, Set, Tuple
 
 import tensorflow as tf
 
 from mx_rec.core.bags import COMBINERS, norms_of
-from mx_rec.edits.wiring import (depends, in_its_place, in_place_of, replace_change, replace_output,
-                                 sources, waits_between)
+from mx_rec.edits.wiring import (in_its_place, in_place_of, on_device, replace_change,
+                                 replace_output, waits_between)
 from mx_rec.ops import library
 from mx_rec.ops.lookups import read_rows
 from mx_rec.ops.optimizers import optimizer_named
@@ -58,21 +57,11 @@ class _Lookup:
         fill = self.rows.op(self.piece.bags.fill)
         return fill.inputs[2].shape.as_list() == [2] and self.grad.shape.rank == 2
 
-    def form(self) -> Tuple[Any, ...]:
-        """The bags of pooled lookups of the same form can be made by one op."""
-        # A run of one lookup makes the bags of those together with it: it must need no other
-        # placeholder for that, nor take a batch of another dataset.
-        return self.inputs[1].dtype, sources([tensor.op for tensor in self.inputs] + self.waits)
-
     def fills(self) -> bool:
         """Whether a bag without ids touches the first row."""
         # TensorFlow gives rows without ids the first row, with a gradient of zeros: Adagrad then
         # changes nothing, but an optimizer with momentum, or one that shrinks, does.
         return not optimizer_named(self.rows.plan.kind).ignores_zeros
-
-
-# What they give is not in their inputs alone.
-_NOT_COMPUTED = ("PlaceholderWithDefault", "Switch", "Merge", "Enter", "Exit", "NextIteration")
 
 
 class _Update(NamedTuple):
@@ -155,9 +144,12 @@ def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
     for one in every:
         if one.piece.bags is None:
             one.found = one.rows.look_up(one.op, True)
-    for group in grouped([one for one in every if one.piece.bags], _Lookup.form,
-                         lambda one: one.inputs, lambda one: [one.op]):
-        _pool(graph, group)
+    pooled = [one for one in every if one.piece.bags is not None]
+    if pooled:
+        with graph.as_default(), graph.control_dependencies(None), on_device(""):
+            none = tf.zeros([0], name="tables/no_weights")
+    for one in pooled:
+        _pool(one, none)
     for change in updates:
         _apply(change)
     for change in updates:
@@ -188,55 +180,28 @@ def _waits(rows: Rows, step: forms.Step, lookups: Sequence[_Lookup]) -> List[tf.
     return waits
 
 
-def grouped(members: Sequence[Any], form: Callable[[Any], Any],
-            inputs: Callable[[Any], List[tf.Tensor]],
-            ops: Callable[[Any], List[tf.Operation]]) -> Iterable[List[Any]]:
-    """Yields the members that one op can stand for together.
-
-    Of members of which one depends on another each is alone, and so is one inside of a branch.
+def _pool(one: _Lookup, none: tf.Tensor) -> None:
+    """Replaces a pooled lookup, whose ids have no weights.
 
     Args:
-        members: Lookups or updates.
-        form: Only members of the same form can be together.
-        inputs: What a member takes.
-        ops: The ops that a member is now.
+        one: The lookup.
+        none: No weight.
     """
-    together = OrderedDict()  # type: Dict[Any, List[Any]]
-    for at, member in enumerate(members):
-        # pylint: disable=protected-access
-        inside = any(op._get_control_flow_context() is not None for op in ops(member))
-        together.setdefault(at if inside else form(member), []).append(member)
-    for group in together.values():
-        starts = [tensor.op for member in group for tensor in inputs(member)]
-        starts += [wait for member in group for wait in member.waits]
-        if len(group) > 1 and depends(starts, {op for member in group for op in ops(member)}):
-            for member in group:
-                yield [member]
-        else:
-            yield group
-
-
-def _pool(graph: tf.Graph, group: Sequence[_Lookup]) -> None:
-    """Replaces pooled lookups."""
-    ops = [one.op for one in group]
-    # Some may have been replaced since a lookup noted them.
-    waits = [in_its_place(wait) for one in group for wait in one.waits]
-    scope = None if len(group) == 1 else graph.unique_name("tables/lookups")
-    with in_place_of(ops[0], waits, [op.name for op in ops], scope):
-        none = tf.zeros([0])
-        bags = _bags(group)
-        for one, of_one, counted in zip(group, bags, _counted(group, bags)):
-            table = one.rows.table
-            table.multi_lookup_times[True] += 1
-            offsets, inverse = one.rows.make_rows(one.piece.gather, of_one.ids, counted, ops)
-            norms = norms_of(one.piece.bags.max_norm)
-            one.pooled, = read_rows([table.handle], [row_shape(table.variable)], [offsets],
-                                    [inverse], ([of_one.ends], [none], [of_one.divisors]),
-                                    norms=norms, name="pooled")
-            one.found = [offsets, inverse, of_one.ends, none, of_one.divisors, norms,
-                         one.pooled.op.outputs[1:]]
-    for one in group:
-        replace_output(one.op, one.pooled)
+    table = one.rows.table
+    # Some may have been replaced since the lookup noted them.
+    waits = [in_its_place(wait) for wait in one.waits]
+    with in_place_of(one.op, waits, [one.op.name]):
+        bags = _bags(one, one.fills())
+        # What is counted is without the ids that fill bags without ids.
+        counted = _bags(one, False).ids if one.rows.rules.refuses and one.fills() else bags.ids
+        table.multi_lookup_times[True] += 1
+        offsets, inverse = one.rows.make_rows(one.piece.gather, bags.ids, counted, [one.op])
+        norms = norms_of(one.piece.bags.max_norm)
+        one.pooled, = read_rows([table.handle], [row_shape(table.variable)], [offsets], [inverse],
+                                ([bags.ends], [none], [bags.divisors]), norms=norms, name="pooled")
+        one.found = [offsets, inverse, bags.ends, none, bags.divisors, norms,
+                     one.pooled.op.outputs[1:]]
+    replace_output(one.op, one.pooled)
 
 
 def _apply(change: _Update) -> None:
@@ -267,89 +232,19 @@ class _Bags(NamedTuple):
     divisors: tf.Tensor
 
 
-def _bags(group: Sequence[_Lookup], may_fill: bool = True) -> List[_Bags]:
-    """Adds the ops that make bags of sparse ids: one for the lookups with the same attributes.
+def _bags(lookup: _Lookup, fills: bool) -> _Bags:
+    """Adds the op that makes bags of sparse ids.
 
     Args:
-        group: The lookups.
-        may_fill: Whether bags without ids touch the first row where TensorFlow's do.
+        lookup: The lookup.
+        fills: Whether bags without ids touch the first row.
     """
-    together = OrderedDict()  # type: Dict[Tuple[bool, bool], List[int]]
-    for place, lookup in enumerate(group):
-        key = (lookup.piece.bags.leaves_out, may_fill and lookup.fills())
-        together.setdefault(key, []).append(place)
-    found = [None] * len(group)  # type: List[Any]
-    for (leaves_out, fills), places in together.items():
-        some = [group[place] for place in places]
-        combiners = [COMBINERS[one.piece.bags.combiner] if one.piece.bags.combiner != "sum" else 0
-                     for one in some]
-        bags = library().mx_rec_sparse_bags_many(
-            [one.inputs[0] for one in some], [one.inputs[1] for one in some],
-            [one.inputs[2] for one in some],
-            tf.constant([one.rows.plan.id_end for one in some], tf.int64),
-            tf.constant(combiners, tf.int32), leave_out=int(leaves_out), fill=int(fills),
-            name="bags")
-        for place, ids, ends, divisors in zip(places, bags.bag_ids, bags.ends, bags.divisors):
-            found[place] = _Bags(ids, ends, divisors)
-    return found
+    bags = lookup.piece.bags
+    made = library().mx_rec_sparse_bags_many(
+        *[[tensor] for tensor in lookup.inputs], tf.constant([lookup.rows.plan.id_end], tf.int64),
+        tf.constant([COMBINERS[bags.combiner]], tf.int32), leave_out=int(bags.leaves_out),
+        fill=int(fills), name="bags")
+    return _Bags(made.bag_ids[0], made.ends[0], made.divisors[0])
 
 
-def _counted(group: Sequence[_Lookup], bags: Sequence[_Bags]) -> List[tf.Tensor]:
-    """Returns what is counted of the ids of bags: without those that fill bags without ids."""
-    places = [place for place, one in enumerate(group) if one.rows.rules.refuses and one.fills()]
-    counted = [one.ids for one in bags]
-    for place, one in zip(places, _bags([group[place] for place in places], False)):
-        counted[place] = one.ids
-    return counted
-
-
-class SameNumbers:
-    """Tells which tensors of a graph are the same number.
-
-    Optimizers make some of their numbers once for each variable, or for each device: of the same
-    variables and constants by the same ops.
-    """
-
-    def __init__(self) -> None:
-        self._known = {}  # type: Dict[Any, int]
-        self._keys = {}  # type: Dict[str, int]
-
-    def key(self, tensor: tf.Tensor) -> int:
-        """Returns the same for tensors that are the same number."""
-        # A rate may be computed from a loss: the way there is long, and has many crossings.
-        waiting = [tensor]
-        while waiting:
-            one = waiting[-1]
-            needs = [source for source in self._sources(one) if source.name not in self._keys]
-            if needs:
-                waiting.extend(needs)
-            else:
-                self._keys[one.name] = self._key(waiting.pop())
-        return self._keys[tensor.name]
-
-    def _sources(self, tensor: tf.Tensor) -> Sequence[tf.Tensor]:
-        """Returns what a number is computed from; nothing if that does not tell what it is."""
-        op = tensor.op
-        if _is_copy(op):
-            return op.inputs[:1]
-        is_told = op.type not in _NOT_COMPUTED and not op.op_def.is_stateful \
-            and only_computes(op.type)
-        return op.inputs if is_told else ()
-
-    def _key(self, tensor: tf.Tensor) -> int:
-        op, sources = tensor.op, [self._keys[one.name] for one in self._sources(tensor)]
-        if _is_copy(op):
-            return sources[0]
-        what = tensor.name  # type: Any
-        if sources or op.type == "Const":
-            attributes = sorted((name, value.SerializeToString()) for name, value in
-                                op.node_def.attr.items() if not name.startswith("_"))
-            what = (op.type, tensor.value_index, tuple(attributes), tuple(sources))
-        return self._known.setdefault(what, len(self._known))
-
-
-def _is_copy(op: tf.Operation) -> bool:
-    return op.type in ("Identity", "ReadVariableOp") and not op.control_inputs
-
-
-__all__ = ["SameNumbers", "fuse", "grouped", "waiting_of"]
+__all__ = ["fuse", "waiting_of"]
