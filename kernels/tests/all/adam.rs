@@ -3,6 +3,7 @@
 mod deltas;
 
 use crate::pooled::{embed_pooled, find_pooled};
+use crate::support::{applied, found_rows, known_offsets};
 use mx_rec_kernels::{
     checkpoint, Absent, Adam, Bags, Field, FieldUpdate, Ids, Initializer, KeyGradients, KeysOf,
     Kind, LazyAdam, Pool, Push, RowOptimizer, RowsOf, Sgd, SlotValues, Table, TableConfig, Target,
@@ -143,10 +144,7 @@ pub(crate) fn both(pool: &Pool, keys: i64) -> (Arc<Table>, Dense) {
     let mut inverse = vec![0; all.len()];
     let made = table.id_offset(pool, Ids::I64(&all), true, None, &mut inverse);
     drop(made.unwrap());
-    let mut rows = vec![0.0; all.len() * DIM];
-    table
-        .find(pool, Ids::I64(&all), Absent::Zeros, &mut rows)
-        .unwrap();
+    let rows = found_rows(&table, pool, &all);
     let dense = rows.iter().map(|&w| [f64::from(w), 0.0, 0.0]).collect();
     (table, Dense(dense))
 }
@@ -158,9 +156,7 @@ pub(crate) fn apply(
     grads: &[f32],
     step: &dyn RowOptimizer,
 ) {
-    table
-        .apply(pool, Target::Ids(Ids::I64(keys)), grads, step)
-        .unwrap();
+    applied(table, pool, Target::Ids(Ids::I64(keys)), grads, step);
 }
 
 /// The greatest difference, and the one in the middle.
@@ -426,13 +422,7 @@ fn an_empty_batch_is_a_step_and_neither_is_one_that_fails_nor_one_of_another_tab
     for table in [&one, &other] {
         apply(table, &pool, &[5], &[0.5; DIM], &USUAL.adam(1));
     }
-    let row = |table: &Table| {
-        let mut row = [0.0; DIM];
-        table
-            .find(&pool, Ids::I64(&[5]), Absent::Zeros, &mut row)
-            .unwrap();
-        row
-    };
+    let row = |table: &Table| found_rows(table, &pool, &[5]);
     let start = row(&one);
     assert_eq!(row(&other), start);
     apply(&other, &pool, &[], &[], &USUAL.adam(2));
@@ -444,12 +434,8 @@ fn an_empty_batch_is_a_step_and_neither_is_one_that_fails_nor_one_of_another_tab
     assert_eq!(wrong.unwrap_err().kind(), Kind::InvalidArgument);
     assert_eq!(row(&other), now);
     // In a group each table has one step, however many members it has.
-    let lookup = mx_rec_kernels::LookupGradients {
-        offsets: &[],
-        inverse: &[],
-        grads: mx_rec_kernels::Columns::all(&[], DIM).unwrap(),
-        bags: None,
-    };
+    let lookup =
+        crate::support::gradients(&[], &[], mx_rec_kernels::Columns::all(&[], DIM).unwrap());
     let group = [(&*one, lookup), (&*other, lookup), (&*one, lookup)];
     Table::apply_lookups_many(&pool, &group, &USUAL.adam(2)).unwrap();
     assert_eq!(row(&one), now);
@@ -479,9 +465,7 @@ fn another_optimizer_and_written_fields_come_upon_rows_that_have_caught_up() {
         dense.step(USUAL, step, &[9], &[0.25; DIM]);
         apply(&table, &pool, &[9], &[0.25; DIM], &USUAL.adam(step));
     }
-    let offsets = table
-        .id_offset(&pool, Ids::I64(&[7]), false, None, &mut [0])
-        .unwrap();
+    let offsets = known_offsets(&table, &pool, &[7]).0;
     let mut old = [0.0; DIM];
     {
         let rows = table.batch_rows(&offsets).unwrap();
@@ -580,20 +564,14 @@ fn a_key_that_comes_back_starts_anew_and_rows_that_move_keep_their_steps() {
         let mut inverse = [0];
         let made = table.id_offset(&pool, Ids::I64(&[key]), true, None, &mut inverse);
         drop(made.unwrap());
-        let mut row = vec![0.0; DIM];
-        table
-            .find(&pool, Ids::I64(&[key]), Absent::Zeros, &mut row)
-            .unwrap();
+        let row = found_rows(&table, &pool, &[key]);
         assert!(at > 0 || row == initial);
     }
     for step in 3..20 {
         dense.step(USUAL, step, &[], &[]);
         apply(&table, &pool, &[], &[], &USUAL.adam(step));
     }
-    let mut row = vec![0.0; DIM];
-    table
-        .find(&pool, Ids::I64(&[20]), Absent::Zeros, &mut row)
-        .unwrap();
+    let row = found_rows(&table, &pool, &[20]);
     assert_eq!(row, initial);
     let differences = dense.differences(&table, &pool);
     let stayed = (0..10).chain(KEYS - 200..KEYS);
@@ -619,11 +597,8 @@ fn a_frozen_key_does_not_move_even_if_a_checkpoint_has_brought_it_moments() {
     for step in 2..9 {
         apply(&table, &pool, &[4, 6], &[0.5; 2 * DIM], &USUAL.adam(step));
     }
-    let mut row = [0.0; DIM];
-    table
-        .find(&pool, Ids::I64(&[4]), Absent::Zeros, &mut row)
-        .unwrap();
-    assert_eq!(row.map(f32::to_bits)[..], before[&4][..DIM]);
+    let row = found_rows(&table, &pool, &[4]);
+    assert_eq!(crate::table::bits(&row), before[&4][..DIM]);
     let after = content(&table);
     assert_eq!(after[&4], before[&4]);
     assert_ne!(after[&5], before[&5]);

@@ -1,8 +1,9 @@
 //! Batches of many tables that are prepared together: what each table gives is what it gives alone,
 //! and threads that claim, remove and clear meanwhile wait for nobody for ever.
 
+use crate::support::UNIFORM;
 use crate::table::rows;
-use mx_rec_kernels::{Ids, IdsOf, Initializer, Lease, Pool, Table, TableConfig};
+use mx_rec_kernels::{Ids, IdsOf, Lease, Pool, Table, TableConfig};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
@@ -11,10 +12,7 @@ const DIM: usize = 4;
 fn table(seed: u64, capacity: u64) -> Arc<Table> {
     let config = TableConfig {
         seed,
-        initializer: Initializer::RandomUniform {
-            min: -1.0,
-            max: 1.0,
-        },
+        initializer: UNIFORM,
         ..TableConfig::new(format!("table{seed}"), DIM, capacity)
     };
     Arc::new(Table::new(config).unwrap())
@@ -279,10 +277,7 @@ fn threads_that_prepare_claim_remove_and_clear_the_same_tables_all_come_to_their
     for (seed, table) in tables.iter().enumerate() {
         for (key, row) in content(table) {
             let mut first = [0.0; DIM];
-            let uniform = Initializer::RandomUniform {
-                min: -1.0,
-                max: 1.0,
-            };
+            let uniform = UNIFORM;
             uniform.fill(seed as u64, key, &mut first);
             assert_eq!(row, first.map(f32::to_bits), "key {key}");
         }

@@ -1,9 +1,8 @@
 //! Occurrences are counted exactly: by many threads at once, by several lookups of a step, and when
 //! the table becomes another between counting and deciding.
 
-use mx_rec_kernels::{
-    checkpoint, Absent, Ids, Initializer, Lease, Pool, Table, TableConfig, Thresholds,
-};
+use crate::support::thresholds;
+use mx_rec_kernels::{checkpoint, Absent, Ids, Initializer, Lease, Pool, Table, TableConfig};
 use std::sync::Arc;
 
 fn table(admission_sketch_bytes: u64) -> Arc<Table> {
@@ -24,7 +23,7 @@ fn observe(
     (weight, time): (u32, i64),
     (access, eviction): (u32, Option<u32>),
 ) -> (Arc<Vec<i64>>, Vec<i32>) {
-    let limits = Thresholds { access, eviction };
+    let limits = thresholds(access, eviction);
     let mut places = vec![0; ids.len()];
     let time = (time > 0).then_some(time);
     let keys = table.observe(None, pool, Ids::I64(ids), weight, time, limits, &mut places);

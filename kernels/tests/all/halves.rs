@@ -2,12 +2,12 @@
 //! rows, restores, deltas and parts are.
 
 use crate::optimizers::optimizer;
+use crate::support::{created, found_rows, tier, UNIFORM};
 use crate::tiered::support::Directory;
 use mx_rec_kernels::checkpoint::{load, load_chain, load_part, save, save_delta};
 use mx_rec_kernels::{
-    Absent, Error, Field, FieldUpdate, Ids, Initializer, KeyGradients, Partition, Pool, Push,
-    Result, Rounding, RowDtype, RowStorage, SlotSpec, Table, TableConfig, Target, TierConfig,
-    OPTIMIZERS,
+    Absent, Error, Field, FieldUpdate, Ids, KeyGradients, Partition, Pool, Push, Result, Rounding,
+    RowDtype, RowStorage, SlotSpec, Table, TableConfig, Target, OPTIMIZERS,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,10 +18,7 @@ pub(crate) const HALVES: [RowDtype; 2] = [RowDtype::Bfloat16, RowDtype::Float16]
 pub(crate) fn config(dtype: RowDtype, rounding: Rounding) -> TableConfig {
     TableConfig {
         seed: 0x1234_5678_9abc_def0,
-        initializer: Initializer::RandomUniform {
-            min: -1.0,
-            max: 1.0,
-        },
+        initializer: UNIFORM,
         frozen_keys: vec![7],
         row_storage: RowStorage {
             dtype,
@@ -208,8 +205,7 @@ fn rows_are_those_of_the_rule_on_paper_after_every_step() -> Result<()> {
                     .map(|(&id, row)| (id, row.iter().map(|one| one.to_bits()).collect()))
                     .collect();
                 assert_eq!(rows(&table), expected, "{dtype} {rounding:?} step {t}");
-                let mut found = vec![0.0; ids.len() * DIM];
-                table.find(&pool, Ids::I64(&ids), Absent::Zeros, &mut found)?;
+                let found = found_rows(&table, &pool, &ids);
                 for (id, found) in ids.iter().zip(found.chunks_exact(DIM)) {
                     assert_eq!(found, paper[id]);
                 }
@@ -237,7 +233,7 @@ fn results_depend_on_no_threads_order_of_rows_disk_restores_deltas_or_parts() ->
 
             let threads = Table::new(config.clone())?;
             // Other row numbers.
-            threads.id_offset(&one, Ids::I64(&ids(9, 300)), true, None, &mut [0; 300])?;
+            created(&threads, &one, &ids(9, 300));
             train(&threads, &three, at, 0..12, 300)?;
             let others = rows(&threads);
             assert!(
@@ -245,11 +241,7 @@ fn results_depend_on_no_threads_order_of_rows_disk_restores_deltas_or_parts() ->
                 "{name}"
             );
 
-            let tier = TierConfig {
-                ram_rows: 320,
-                directories: vec![dir.0.clone()],
-                direct: false,
-            };
+            let tier = tier(320, vec![dir.0.clone()]);
             let tiered = Table::tiered(config.clone(), &tier)?;
             train(&tiered, &three, at, 0..12, 300)?;
             assert!(tiered.stats().tier.unwrap().rows_on_disk > 0);
@@ -425,7 +417,7 @@ fn a_slot_of_one_float_a_row_is_saved_and_loaded_and_no_other_takes_its_place() 
                 old: &[0.0; DIM],
                 new: &[1.0; DIM],
             };
-            let offsets = table.id_offset(&pool, Ids::I64(&[3]), true, None, &mut [0])?;
+            let offsets = created(&table, &pool, &[3]).0;
             let before = rows(&table);
             let text = message(table.write_fields(&pool, &offsets, &[wide], false));
             assert!(text.contains("another form"), "{text}");
@@ -443,8 +435,7 @@ fn rows_that_others_write_are_rounded_and_values_that_do_not_fit_are_counted() -
     let mut given = vec![0.1; DIM];
     given[..4].copy_from_slice(&[70_000.0, f32::NAN, f32::NEG_INFINITY, -1e9]);
     table.assign(&pool, Ids::I64(&[5]), &given)?;
-    let mut found = vec![0.0; DIM];
-    table.find(&pool, Ids::I64(&[5]), Absent::Zeros, &mut found)?;
+    let found = found_rows(&table, &pool, &[5]);
     assert_eq!(found[0], 65_504.0);
     assert!(found[1].is_nan());
     assert_eq!(found[2..4], [f32::NEG_INFINITY, -65_504.0]);
@@ -452,7 +443,7 @@ fn rows_that_others_write_are_rounded_and_values_that_do_not_fit_are_counted() -
     let stats = table.stats();
     assert_eq!((stats.saturated, stats.not_finite), (2, 2));
 
-    let offsets = table.id_offset(&pool, Ids::I64(&[6]), true, None, &mut [0])?;
+    let offsets = created(&table, &pool, &[6]).0;
     let read = table.batch_rows(&offsets)?;
     let mut old = vec![0.0; DIM];
     read.read(&pool, &Field::Embedding, &mut old)?;
@@ -464,8 +455,7 @@ fn rows_that_others_write_are_rounded_and_values_that_do_not_fit_are_counted() -
         new: &new,
     };
     table.write_fields(&pool, &offsets, &[update], false)?;
-    table.find(&pool, Ids::I64(&[6]), Absent::Zeros, &mut found)?;
-    for (found, new) in found.iter().zip(new) {
+    for (found, new) in found_rows(&table, &pool, &[6]).iter().zip(new) {
         assert_eq!(*found, stored(RowDtype::Float16, new, None));
     }
     Ok(())

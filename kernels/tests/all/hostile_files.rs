@@ -4,9 +4,10 @@
 //!
 //! `scripts/stress fuzz` runs the long form, for MX_REC_FUZZ_SECONDS seconds.
 
+use crate::support::{applied, thresholds};
 use mx_rec_kernels::checkpoint::{self, inspect};
 use mx_rec_kernels::{
-    Ids, Initializer, Kind, LazyAdam, Pool, Result, Table, TableConfig, Target, Thresholds, PADDING,
+    Ids, Initializer, Kind, LazyAdam, Pool, Result, Table, TableConfig, Target, PADDING,
 };
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -428,10 +429,7 @@ fn adam() -> LazyAdam {
 
 /// A training step: count, admit, update.
 fn step(table: &Arc<Table>, pool: &Pool, ids: &[i64], time: i64) -> Result<()> {
-    let limits = Thresholds {
-        access: 2,
-        eviction: Some(50),
-    };
+    let limits = thresholds(2, Some(50));
     let mut places = vec![0; ids.len()];
     let keys = table.observe(
         None,
@@ -478,9 +476,7 @@ impl Seeds {
                     step(&table, pool, &ids[..25], time + 10).unwrap();
                 } else {
                     let grads = vec![0.5; ids.len() * 2];
-                    table
-                        .apply(pool, Target::Ids(Ids::I64(&ids)), &grads, &adam())
-                        .unwrap();
+                    applied(&table, pool, Target::Ids(Ids::I64(&ids)), &grads, &adam());
                 }
             };
             train(0, 100);

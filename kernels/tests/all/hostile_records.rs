@@ -1,10 +1,9 @@
 //! Hostile bytes in the files of rows on disk: a read gives the row that was written, or
 //! `DataLoss`, and never another row or a crash.
 
+use crate::support::UNIFORM;
 use mx_rec_kernels::tier::Files;
-use mx_rec_kernels::{
-    Absent, Ids, Initializer, Kind, LazyAdam, Pool, Result, Table, TableConfig, Target,
-};
+use mx_rec_kernels::{Absent, Ids, Kind, LazyAdam, Pool, Result, Table, TableConfig, Target};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -58,10 +57,7 @@ impl Case {
         };
         let config = TableConfig {
             seed: 4,
-            initializer: Initializer::RandomUniform {
-                min: -1.0,
-                max: 1.0,
-            },
+            initializer: UNIFORM,
             ..TableConfig::new("hostile", DIM, 2 * KEYS as u64)
         };
         let table = Table::tiered_on(config, RAM_ROWS, Arc::new(files)).unwrap();

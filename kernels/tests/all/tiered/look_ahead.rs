@@ -2,6 +2,7 @@
 
 use super::support::{content, floats, in_memory, pool, tiered, DIM};
 use crate::optimizers::optimizer;
+use crate::support::applied;
 use mx_rec_kernels::{Error, Ids, IdsOf, Kind, Lease, Pool, Result, Table, Target};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -99,9 +100,7 @@ fn memory_that_holds_no_batch_ahead_is_an_error_that_names_the_sizes_to_raise() 
             let ids = keys(at, BATCH);
             let grads = floats(ids.len() * DIM, 1);
             let ids = Target::Ids(Ids::I64(&ids));
-            memory
-                .apply(&pool(), ids, &grads, &*optimizer(0, 0))
-                .unwrap();
+            applied(&memory, &pool(), ids, &grads, &*optimizer(0, 0));
         }
         assert!(content(&table) == content(&memory), "{rows} rows");
     }

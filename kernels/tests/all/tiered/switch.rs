@@ -4,6 +4,7 @@
 use super::support::{batch, content, faulty, floats, in_memory, pool, tiered, Directory, DIM};
 use crate::faulty::Operation;
 use crate::optimizers::optimizer;
+use crate::support::{applied, gradients};
 use mx_rec_kernels::{
     checkpoint, Columns, Ids, IdsOf, Kind, LookupGradients, Pool, RowsOf, Sgd, Table, Target,
 };
@@ -82,9 +83,7 @@ fn the_first_rows_go_to_disk_beside_leases_of_every_kind() {
             let grads = floats(50 * DIM, 1);
             let new: Vec<i64> = (600..650).collect();
             let target = Target::Ids(Ids::I64(&new));
-            table
-                .apply(&pool, target, &grads, &*optimizer(4, 0))
-                .unwrap();
+            applied(table, &pool, target, &grads, &*optimizer(4, 0));
             if table.stats().tier.is_some() {
                 assert!(on_disk(table) > 0);
                 assert_eq!(table.stats().tier.unwrap().given_up, 0);
@@ -98,9 +97,7 @@ fn the_first_rows_go_to_disk_beside_leases_of_every_kind() {
                 assert!(table.claim(&pool, ids, offsets, None, &inverse).unwrap());
                 let grads = floats(keys.len() * DIM, 2);
                 let target = Target::Offsets(offsets);
-                table
-                    .apply(&pool, target, &grads, &*optimizer(4, 1))
-                    .unwrap();
+                applied(table, &pool, target, &grads, &*optimizer(4, 1));
             }
             fill(table, 0..900);
             (read, content(table))
@@ -311,12 +308,11 @@ fn group_step(pool: &Pool, tables: &[Arc<Table>; 2], seed: u64) {
     let updates: Vec<(&Table, LookupGradients<'_>)> = lookups
         .iter()
         .map(|lookup| {
-            let columns = LookupGradients {
-                offsets: lookup.offsets,
-                inverse: lookup.inverse,
-                grads: Columns::of(&grads, DIM, 0, DIM).unwrap(),
-                bags: None,
-            };
+            let columns = gradients(
+                lookup.offsets,
+                lookup.inverse,
+                Columns::of(&grads, DIM, 0, DIM).unwrap(),
+            );
             (lookup.table, columns)
         })
         .collect();
