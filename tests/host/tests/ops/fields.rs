@@ -28,7 +28,7 @@ impl<'g> Fields<'g> {
     fn read(&self, table: &Table<'g>, offsets: Output<'g>, grad: Output<'g>) -> Node<'g> {
         let node = table.node("MxRecReadRows").input(offsets).input(grad);
         let node = node.inputs(&self.names).input(self.initial);
-        node.finish().expect("MxRecReadRows")
+        node.made()
     }
 
     fn write(
@@ -41,7 +41,7 @@ impl<'g> Fields<'g> {
         let node = table.node("MxRecWriteRows").input(rows);
         let node = node.inputs(&self.names).input(self.initial);
         let node = node.inputs(old).inputs(new);
-        node.finish().expect("MxRecWriteRows").output(0)
+        node.first()
     }
 }
 
@@ -96,7 +96,7 @@ fn an_update_that_tensorflows_ops_compute_is_that_of_the_optimizer() {
             (momentum, &arguments[1]),
         ];
         let fetch = [written, applied][step as usize % 2];
-        let updated = session.run(&feeds, &[fetch], &[]).expect("a step");
+        let updated = session.get(&feeds, &[fetch]);
         assert_eq!(updated[0].value::<i64>(), expected);
     }
     oracle.compare(0, &table.rows(&session), "rows");
@@ -209,15 +209,14 @@ fn an_update_between_reading_and_writing_is_not_lost() {
     let old_offsets = graph.placeholder::<i64>(&None);
     let grad = graph.placeholder::<f32>(&None);
     let between = runs.table.descend(old_offsets, grad);
-    let remove = runs.table.node("MxRecRemove").input(runs.ids).finish();
-    let remove = remove.expect("MxRecRemove").output(0);
+    let remove = runs.table.node("MxRecRemove").input(runs.ids).first();
     let offsets = runs.look_up(&[1, 2, 3]);
     let got = runs.read(&offsets, &rows(&[0.0; 3]));
     let got = got.expect("MxRecReadRows");
     // Another update takes 4 from key 2's row, key 3 goes and another key gets a row.
     let second = Tensor::vector(&offsets.values::<i64>()[1..2]);
     let feeds = [(old_offsets, &second), (grad, &rows(&[4.0]))];
-    runs.session.run(&feeds, &[between], &[]).expect("a step");
+    runs.session.get(&feeds, &[between]);
     let third = Tensor::vector(&[3_i64]);
     let gone = runs.session.run(&[(runs.ids, &third)], &[remove], &[]);
     assert_eq!(gone.expect("MxRecRemove")[0].value::<i64>(), 1);
@@ -238,8 +237,7 @@ fn an_update_between_reading_and_writing_is_not_lost() {
 fn wrong_fields_and_offsets_are_refused_and_change_nothing() {
     let graph = Graph::new();
     let runs = TwoRuns::new(&graph);
-    let clear = runs.table.node("MxRecClear").finish();
-    let clear = clear.expect("MxRecClear").output(0);
+    let clear = runs.table.node("MxRecClear").first();
     let strange: Vec<_> = [
         (&[("a/b", 0.0)][..], "a/b"),
         (&[("", 0.0), ("", 0.0)], "twice"),
@@ -283,7 +281,7 @@ fn wrong_fields_and_offsets_are_refused_and_change_nothing() {
     let refused = runs.write([&offsets, &two, &two, &one, &three]).err();
     refuse(refused, invalid, [writes, ""]);
     assert_eq!(runs.table.rows(&runs.session), before);
-    runs.session.run(&[], &[clear], &[]).expect("MxRecClear");
+    runs.session.get(&[], &[clear]);
     runs.look_up(&[1, 2]);
     let aborted = Code::TF_ABORTED;
     refuse(runs.read(&offsets, &two).err(), aborted, [reads, "offset"]);

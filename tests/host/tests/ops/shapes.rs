@@ -1,7 +1,7 @@
 //! Static shapes: what TensorFlow knows of the ops before they run, and what it refuses then.
 
 use crate::oracle::Random;
-use crate::table::{Table, DIM};
+use crate::table::{reduce, Table, DIM};
 use mx_rec_host_tests::{Code, Failure, Graph, Node, Output, Session, Shape, Tensor};
 use mx_rec_tf_ops::{infer_shapes, Arg, Lengths, OpDef};
 use serde_json::json;
@@ -176,12 +176,7 @@ fn shapes_follow_a_training_step_from_its_ids_to_its_update() {
         graph.state_shape(inverse, &ids).expect("a shape");
         let found = table.embed((offsets, inverse));
         graph.state_shape(found, &embedding).expect("a shape");
-        let reduce = graph.node("MxRecReduce").input(found).input(inverse);
-        let reduced = reduce
-            .input(offsets)
-            .finish()
-            .expect("MxRecReduce")
-            .output(0);
+        let reduced = reduce(&graph, found, (offsets, inverse));
         let known = if embedding.is_some() { dim } else { -1 };
         assert_eq!(graph.shape(reduced), Some(vec![-1, known]));
         let updated = table.descend(offsets, reduced);
@@ -208,7 +203,7 @@ fn what_is_stated_of_an_output_is_merged_with_what_follows_from_inputs() {
         .expect("a shape");
     let rows = graph.placeholder::<f32>(&Some(vec![-1, DIM as i64]));
     let node = graph.node("MxRecRestore").input(rows).input(inverse);
-    let embedding = node.finish().expect("MxRecRestore").output(0);
+    let embedding = node.first();
     let dim = DIM as i64;
     assert_eq!(graph.shape(embedding), Some(vec![-1, 4, dim]));
     let stated = graph.state_shape(embedding, &Some(vec![6, -1, -1]));
@@ -260,14 +255,12 @@ fn a_graph_of_partial_shapes_runs_with_batches_of_any_length() {
     let stated = graph.state_shape(embedding, &Some(vec![-1, 2, dim]));
     stated.expect("a shape");
     // TensorFlow may compute this from static shapes.
-    let shape = graph.node("Shape").input(embedding).finish();
-    let shape = shape.expect("Shape").output(0);
+    let shape = graph.node("Shape").input(embedding).first();
     let session = Session::new(&graph).expect("a session");
     for length in [0_i64, 1, 5] {
         let keys: Vec<i64> = (0..length * 2).collect();
         let keys = Tensor::new(&[length, 2], &keys);
-        let got = session.run(&[(ids, &keys)], &[embedding, shape], &[]);
-        let got = got.expect("a lookup");
+        let got = session.get(&[(ids, &keys)], &[embedding, shape]);
         assert_eq!(got[0].dims(), [length, 2, dim]);
         assert_eq!(got[1].values::<i32>(), [length as i32, 2, dim as i32]);
     }
