@@ -3,10 +3,10 @@
 mod deltas;
 
 use crate::pooled::{embed_pooled, find_pooled};
-use crate::support::{applied, found_rows, known_offsets};
+use crate::support::{applied, field_update, found_rows, key_gradients, known_offsets, rows_of};
 use mx_rec_kernels::{
-    checkpoint, Absent, Adam, Bags, Field, FieldUpdate, Ids, Initializer, KeyGradients, KeysOf,
-    Kind, LazyAdam, Pool, Push, RowOptimizer, RowsOf, Sgd, SlotValues, Table, TableConfig, Target,
+    checkpoint, Absent, Adam, Bags, Field, Ids, Initializer, KeysOf, Kind, LazyAdam, Pool, Push,
+    RowOptimizer, RowsOf, Sgd, SlotValues, Table, TableConfig, Target,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -298,12 +298,7 @@ fn read_by_every_verb(table: &Arc<Table>, pool: &Pool, keys: &[i64]) -> Vec<Vec<
         ends: &ends,
         ..Bags::default()
     };
-    let rows = RowsOf {
-        table,
-        offsets: &offsets,
-        inverse: &inverse,
-        bags: None,
-    };
+    let rows = rows_of(table, &offsets, &inverse);
     let of_keys = KeysOf {
         table,
         ids,
@@ -477,11 +472,7 @@ fn another_optimizer_and_written_fields_come_upon_rows_that_have_caught_up() {
     dense.step(USUAL, 8, &[], &[]);
     apply(&table, &pool, &[], &[], &USUAL.adam(8));
     let new = old.map(|value| value + 1.0);
-    let update = FieldUpdate {
-        field: Field::Embedding,
-        old: &old,
-        new: &new,
-    };
+    let update = field_update(Field::Embedding, &old, &new);
     table
         .write_fields(&pool, &offsets, &[update], false)
         .unwrap();
@@ -644,11 +635,7 @@ fn pushes_of_several_threads_with_and_without_keys_are_each_a_step_of_all_rows()
     let step = USUAL.adam(9);
     let push = |keys: &[i64]| {
         let grads = vec![0.5; keys.len() * DIM];
-        let grads = [KeyGradients {
-            keys,
-            grads: &grads,
-            births: None,
-        }];
+        let grads = [key_gradients(keys, &grads)];
         let push = Push {
             table: &pushed,
             grads: grads.to_vec(),

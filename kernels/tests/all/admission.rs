@@ -1,6 +1,6 @@
 //! Which keys get rows and which lose them, against a plain model and by hand.
 
-use crate::support::{admitted, created, expect_error, found_rows, thresholds};
+use crate::support::{admitted, cases, created, expect_error, found_rows, thresholds};
 use crate::table::rows;
 use mx_rec_kernels::{
     Ids, Initializer, Kind, LazyAdam, Lease, Pool, Sgd, Stats, Table, TableConfig, Target,
@@ -405,7 +405,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(2000))]
 
     #[test]
     fn random_histories_follow_the_rules(verbs in verbs(), access in 0..4_u32, eviction in 1..20_u32) {

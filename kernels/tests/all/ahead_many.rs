@@ -1,9 +1,9 @@
 //! Batches of many tables that are prepared together: what each table gives is what it gives alone,
 //! and threads that claim, remove and clear meanwhile wait for nobody for ever.
 
-use crate::support::UNIFORM;
+use crate::support::{ids_of, UNIFORM};
 use crate::table::rows;
-use mx_rec_kernels::{Ids, IdsOf, Lease, Pool, Table, TableConfig};
+use mx_rec_kernels::{Ids, Lease, Pool, Table, TableConfig};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
@@ -60,11 +60,7 @@ fn together(
     });
     let mut inverses: Vec<Vec<i32>> = ids.clone().map(|ids| vec![7; ids.len()]).collect();
     let group = members.iter().zip(ids).zip(&mut inverses);
-    let group = group.map(|((&(table, _), ids), inverse)| IdsOf {
-        table: &tables[table],
-        ids: Ids::I64(ids),
-        inverse,
-    });
+    let group = group.map(|((&(table, _), ids), inverse)| ids_of(&tables[table], ids, inverse));
     let leases = Table::prepare_many(pool, group.collect(), limit);
     Ahead { inverses, leases }
 }
@@ -195,11 +191,7 @@ fn a_batch_that_cannot_be_prepared_leaves_the_others_alone() {
     assert_eq!(none.inverses[0], [-1; 50]);
     assert!(Table::prepare_many(&pool, Vec::new(), None).is_empty());
     let mut wrong = [0; 4];
-    let wrong = IdsOf {
-        table: &tables[0],
-        ids: Ids::I64(&[1, 2]),
-        inverse: &mut wrong,
-    };
+    let wrong = ids_of(&tables[0], &[1, 2], &mut wrong);
     assert!(Table::prepare_many(&pool, vec![wrong], None)[0]
         .offsets()
         .is_empty());
@@ -260,11 +252,7 @@ fn threads_that_prepare_claim_remove_and_clear_the_same_tables_all_come_to_their
                     let ids: Vec<i64> = (0..500).map(|_| random.below(900) as i64).collect();
                     let mut inverses = vec![vec![0; ids.len()]; 4];
                     let group = tables.iter().rev().zip(&mut inverses);
-                    let group = group.map(|(table, inverse)| IdsOf {
-                        table,
-                        ids: Ids::I64(&ids),
-                        inverse,
-                    });
+                    let group = group.map(|(table, inverse)| ids_of(table, &ids, inverse));
                     drop(Table::lease_many(&pool, group.collect(), None).unwrap());
                 }
             }),

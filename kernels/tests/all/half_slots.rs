@@ -2,12 +2,12 @@
 
 use crate::halves::{config, rows, stored, train, with_half_slots, DIM, HALVES};
 use crate::optimizers::optimizer;
-use crate::support::{created, tier};
+use crate::support::{created, field_update, tier};
 use crate::tiered::support::Directory;
 use mx_rec_kernels::checkpoint::{inspect, load, load_chain, save, save_delta};
 use mx_rec_kernels::{
-    Absent, Error, Field, FieldUpdate, Ids, Pool, Result, Rounding, RowDtype, RowGradients,
-    SlotSpec, SlotValues, Table, TableConfig, Target, OPTIMIZERS,
+    Absent, Error, Field, Ids, Pool, Result, Rounding, RowDtype, RowGradients, SlotSpec,
+    SlotValues, Table, TableConfig, Target, OPTIMIZERS,
 };
 use std::collections::BTreeMap;
 
@@ -415,11 +415,7 @@ fn slots_that_scripts_read_and_write_are_rounded_by_numbers_of_their_own() -> Re
     let new: Vec<f32> = (0..DIM).map(|at| start + at as f32 * 0.001).collect();
     for (number, are_given) in [(1, false), (1, true), (2, false)] {
         let old = read()?;
-        let update = FieldUpdate {
-            field: field.clone(),
-            old: &old,
-            new: &new,
-        };
+        let update = field_update(field.clone(), &old, &new);
         table.write_fields(&pool, &offsets, &[update], are_given)?;
         let expected: Vec<f32> = new
             .iter()
@@ -433,11 +429,7 @@ fn slots_that_scripts_read_and_write_are_rounded_by_numbers_of_their_own() -> Re
     }
     // Who fills rows knows what slots start at as it was given.
     let filled = created(&table, &pool, &[6]).0;
-    let update = FieldUpdate {
-        field: field.clone(),
-        old: &[0.1; DIM],
-        new: &[0.3; DIM],
-    };
+    let update = field_update(field.clone(), &[0.1; DIM], &[0.3; DIM]);
     table.write_fields(&pool, &filled, &[update], true)?;
     let expected = stored(BFLOAT16, 0.3, None).to_bits();
     assert_eq!(rows(&table)[&6][DIM..], [expected; DIM]);

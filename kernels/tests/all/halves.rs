@@ -2,12 +2,12 @@
 //! rows, restores, deltas and parts are.
 
 use crate::optimizers::optimizer;
-use crate::support::{created, found_rows, tier, UNIFORM};
+use crate::support::{created, field_update, found_rows, push_of, tier, UNIFORM};
 use crate::tiered::support::Directory;
 use mx_rec_kernels::checkpoint::{load, load_chain, load_part, save, save_delta};
 use mx_rec_kernels::{
-    Absent, Error, Field, FieldUpdate, Ids, KeyGradients, Partition, Pool, Push, Result, Rounding,
-    RowDtype, RowStorage, SlotSpec, Table, TableConfig, Target, OPTIMIZERS,
+    Absent, Error, Field, Ids, Partition, Pool, Result, Rounding, RowDtype, RowStorage, SlotSpec,
+    Table, TableConfig, Target, OPTIMIZERS,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -312,15 +312,7 @@ fn push_to_parts(parts: &[Table], at: usize, t: usize) -> Result<()> {
         }
         let mut inverse = vec![0; keys.len()];
         table.id_offset(&Pool::new(1)?, Ids::I64(&keys), true, None, &mut inverse)?;
-        let push = Push {
-            table,
-            grads: vec![KeyGradients {
-                keys: &keys,
-                grads: &sums,
-                births: None,
-            }],
-            optimizer: &*step,
-        };
+        let push = push_of(table, &keys, &sums, &*step);
         Table::push_many(&Pool::new(1)?, &[push])?;
     }
     Ok(())
@@ -408,15 +400,15 @@ fn a_slot_of_one_float_a_row_is_saved_and_loaded_and_no_other_takes_its_place() 
             train(&table, &pool, at, 6..9, 50)?;
             train(&other, &pool, at, 6..9, 50)?;
             assert_eq!(rows(&other), rows(&table));
-            let wide = FieldUpdate {
-                field: Field::Slot(SlotSpec {
+            let wide = field_update(
+                Field::Slot(SlotSpec {
                     name: spec.name.clone(),
                     initial: 0.0,
                     per_row: false,
                 }),
-                old: &[0.0; DIM],
-                new: &[1.0; DIM],
-            };
+                &[0.0; DIM],
+                &[1.0; DIM],
+            );
             let offsets = created(&table, &pool, &[3]).0;
             let before = rows(&table);
             let text = message(table.write_fields(&pool, &offsets, &[wide], false));
@@ -449,11 +441,7 @@ fn rows_that_others_write_are_rounded_and_values_that_do_not_fit_are_counted() -
     read.read(&pool, &Field::Embedding, &mut old)?;
     drop(read);
     let new: Vec<f32> = old.iter().map(|one| one + 0.25).collect();
-    let update = FieldUpdate {
-        field: Field::Embedding,
-        old: &old,
-        new: &new,
-    };
+    let update = field_update(Field::Embedding, &old, &new);
     table.write_fields(&pool, &offsets, &[update], false)?;
     for (found, new) in found_rows(&table, &pool, &[6]).iter().zip(new) {
         assert_eq!(*found, stored(RowDtype::Float16, new, None));

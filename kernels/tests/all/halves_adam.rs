@@ -6,7 +6,7 @@ use crate::halves::{
     config, grads, ids, in_parts, random, rows, stored, train, with_half_slots, DIM, HALVES,
 };
 use crate::optimizers::optimizer;
-use crate::support::{created, found_rows, known_offsets, tier};
+use crate::support::{created, field_update, found_rows, known_offsets, tier};
 use crate::tiered::support::Directory;
 use mx_rec_kernels::checkpoint::{load, load_chain, save, save_delta};
 use mx_rec_kernels::{
@@ -91,11 +91,7 @@ impl Paper {
         let values = self.read(keys, &offsets, step)?;
         let fields = self.fields.iter().zip(&values);
         let updates: Vec<FieldUpdate<'_>> = fields
-            .map(|((field, ..), [old, new])| FieldUpdate {
-                field: field.clone(),
-                old,
-                new,
-            })
+            .map(|((field, ..), [old, new])| field_update(field.clone(), old, new))
             .collect();
         self.table
             .write_fields(&self.pool, &offsets, &updates, false)?;

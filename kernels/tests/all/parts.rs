@@ -1,10 +1,10 @@
 //! A table that is cut into parts trains, saves and loads as one that is whole.
 
 use crate::directory::Directory;
-use crate::support::{created, expect_error, gradients, UNIFORM};
+use crate::support::{created, expect_error, gradients, ids_of, push_of, UNIFORM};
 use mx_rec_kernels::{
-    checkpoint, Adagrad, Columns, Ids, IdsOf, KeyGradients, Kind, LazyAdam, Partition, Pool, Push,
-    Pushed, RowOptimizer, Splitter, Table, TableConfig,
+    checkpoint, Adagrad, Columns, Ids, Kind, LazyAdam, Partition, Pool, Pushed,
+    Splitter, Table, TableConfig,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -78,23 +78,11 @@ fn step_in_parts(pool: &Pool, parts: &[Arc<Table>], step: i64) {
         let keys = &found.keys[start..start + found.counts[at]];
         start += found.counts[at];
         let mut inverse = vec![0; keys.len()];
-        let one = IdsOf {
-            table,
-            ids: Ids::I64(keys),
-            inverse: &mut inverse,
-        };
+        let one = ids_of(table, keys, &mut inverse);
         drop(Table::lease_many(pool, vec![one], None).unwrap());
         let grads = mx_rec_kernels::rows_of_part(&sums, DIM, &counts, at).unwrap();
         let optimizer = adam(step as i32 + 1);
-        let push = Push {
-            table,
-            grads: vec![KeyGradients {
-                keys,
-                grads,
-                births: None,
-            }],
-            optimizer: &optimizer,
-        };
+        let push = push_of(table, keys, grads, &optimizer);
         assert_eq!(Table::push_many(pool, &[push]).unwrap().dropped, 0);
     }
 }
@@ -302,20 +290,7 @@ fn a_push_makes_no_row_and_counts_what_it_drops() {
     let before = content(&[Arc::clone(&users)]);
     let optimizer = Adagrad::new(0.1, 0.1).unwrap();
     let push = |keys: &[i64], grads: &[f32]| {
-        let grads = vec![KeyGradients {
-            keys,
-            grads,
-            births: None,
-        }];
-        let optimizer: &dyn RowOptimizer = &optimizer;
-        Table::push_many(
-            &pool,
-            &[Push {
-                table: &users,
-                grads,
-                optimizer,
-            }],
-        )
+        Table::push_many(&pool, &[push_of(&users, keys, grads, &optimizer)])
     };
     // 4 is a padding key of the model, -1 is padding: neither is updated nor dropped.
     let done = push(&[2, 3, 4, -1], &[1.0; 4 * DIM]).unwrap();
@@ -357,15 +332,7 @@ fn pushes_of_many_threads_lose_no_gradient() {
                 let sgd = mx_rec_kernels::Sgd::new(1.0, 0.0).unwrap();
                 let grads = vec![-0.25; keys.len() * DIM];
                 for _ in 0..50 {
-                    let push = Push {
-                        table: &users,
-                        grads: vec![KeyGradients {
-                            births: None,
-                            keys: &keys,
-                            grads: &grads,
-                        }],
-                        optimizer: &sgd,
-                    };
+                    let push = push_of(&users, &keys, &grads, &sgd);
                     let done = Table::push_many(&pool, &[push]).unwrap();
                     assert_eq!(done.updated, keys.len() as u64);
                 }

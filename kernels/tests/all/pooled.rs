@@ -1,6 +1,6 @@
 //! Pooled lookups and their gradients against sums that are written down id by id.
 
-use crate::support::{created, UNIFORM};
+use crate::support::{cases, created, UNIFORM};
 use mx_rec_kernels::{
     bag_divisors, reduce_pooled, restore_pooled, weight_gradients, Absent, Adagrad, Bags, Columns,
     Divisor, Ids, KeysOf, Kind, LazyAdam, LookupGradients, Pool, Result, RowOptimizer, RowsOf, Sgd,
@@ -438,11 +438,7 @@ fn expect_same_steps(batch: &Batch, threads: usize, optimizer: &dyn RowOptimizer
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 300,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(300))]
 
     #[test]
     fn every_form_gives_the_sums_that_are_written_down(batch in batches(), threads in 1..3_usize) {

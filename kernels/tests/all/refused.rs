@@ -2,10 +2,10 @@
 //! made, no update counted.
 
 use crate::halves::{config, with_half_slots, DIM};
-use crate::support::{created, gradients};
+use crate::support::{created, gradients, push_of};
 use mx_rec_kernels::{
-    Columns, Ids, KeyGradients, Pool, Push, Result, Rounding, RowDtype, RowGradients, RowOptimizer,
-    SlotSpec, Table, TableConfig, Target,
+    Columns, Ids, Pool, Push, Result, Rounding, RowDtype, RowGradients, RowOptimizer, SlotSpec,
+    Table, TableConfig, Target,
 };
 
 /// An optimizer that counts its steps in one slot.
@@ -102,15 +102,7 @@ fn steps(pool: &Pool, tables: &[&Table], optimizer: &dyn RowOptimizer) -> Vec<Re
 }
 
 fn push<'a>(table: &'a Table, grads: &'a [f32], optimizer: &'a dyn RowOptimizer) -> Push<'a> {
-    Push {
-        table,
-        grads: vec![KeyGradients {
-            keys: &KEYS,
-            grads,
-            births: None,
-        }],
-        optimizer,
-    }
+    push_of(table, &KEYS, grads, optimizer)
 }
 
 fn expect_refused(found: Result<u64>, text: &str) {

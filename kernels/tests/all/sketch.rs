@@ -2,7 +2,7 @@
 //! and in fixed memory.
 
 use crate::admission::{look, many_steps};
-use crate::support::{expect_error, found_rows, thresholds};
+use crate::support::{cases, expect_error, found_rows, thresholds};
 use crate::table::rows;
 use mx_rec_kernels::{Ids, Initializer, Kind, Pool, Sgd, Table, TableConfig, Target, Thresholds};
 use proptest::prelude::*;
@@ -220,7 +220,7 @@ impl Run {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(1000))]
 
     #[test]
     fn a_wide_sketch_decides_as_exact_counters_do(

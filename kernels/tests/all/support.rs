@@ -2,9 +2,11 @@
 //! and what an error has to say.
 
 use mx_rec_kernels::{
-    Absent, Columns, Error, Ids, Initializer, Kind, Lease, LookupGradients, Pool, RowOptimizer,
-    Table, Target, Thresholds, TierConfig,
+    Absent, Columns, Error, Field, FieldUpdate, Ids, IdsOf, Initializer, KeyGradients, KeysOf,
+    Kind, Lease, LookupGradients, Pool, Push, RowOptimizer, RowsOf, Table, Target, Thresholds,
+    TierConfig,
 };
+use proptest::prelude::ProptestConfig;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -105,6 +107,76 @@ pub(crate) fn gradients<'a>(
         inverse,
         grads,
         bags: None,
+    }
+}
+
+/// A member of a lookup by one call.
+pub(crate) fn ids_of<'a>(
+    table: &'a Arc<Table>,
+    ids: &'a [i64],
+    inverse: &'a mut [i32],
+) -> IdsOf<'a> {
+    let ids = Ids::I64(ids);
+    IdsOf {
+        table,
+        ids,
+        inverse,
+    }
+}
+
+/// A member of a search for rows by their keys, not pooled.
+pub(crate) fn keys_of<'a>(table: &'a Table, ids: &'a [i64], absent: Absent<'a>) -> KeysOf<'a> {
+    KeysOf {
+        table,
+        ids: Ids::I64(ids),
+        absent,
+        bags: None,
+    }
+}
+
+/// A member of a lookup of rows, not pooled.
+pub(crate) fn rows_of<'a>(table: &'a Table, offsets: &'a [i64], inverse: &'a [i32]) -> RowsOf<'a> {
+    RowsOf {
+        table,
+        offsets,
+        inverse,
+        bags: None,
+    }
+}
+
+/// Gradients of keys, whose births are not told.
+pub(crate) fn key_gradients<'a>(keys: &'a [i64], grads: &'a [f32]) -> KeyGradients<'a> {
+    KeyGradients {
+        keys,
+        grads,
+        births: None,
+    }
+}
+
+/// A push of the gradients of one worker.
+pub(crate) fn push_of<'a>(
+    table: &'a Table,
+    keys: &'a [i64],
+    grads: &'a [f32],
+    optimizer: &'a dyn RowOptimizer,
+) -> Push<'a> {
+    Push {
+        table,
+        grads: vec![key_gradients(keys, grads)],
+        optimizer,
+    }
+}
+
+pub(crate) fn field_update<'a>(field: Field, old: &'a [f32], new: &'a [f32]) -> FieldUpdate<'a> {
+    FieldUpdate { field, old, new }
+}
+
+/// So many cases of a property, without a file of those that failed.
+pub(crate) fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases,
+        failure_persistence: None,
+        ..ProptestConfig::default()
     }
 }
 

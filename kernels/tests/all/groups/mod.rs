@@ -3,10 +3,10 @@
 
 mod support;
 
-use crate::support::{applied, expect_error, gradients, leased};
+use crate::support::{applied, cases, expect_error, gradients, ids_of, keys_of, leased, rows_of};
 use mx_rec_kernels::{
-    Absent, Columns, Error, Ids, IdsOf, KeysOf, Kind, Lease, LookupGradients, Pool, RowGradients,
-    RowsOf, Sgd, Table, Target, OPTIMIZERS,
+    Absent, Columns, Error, Ids, KeysOf, Kind, Lease, LookupGradients, Pool, RowGradients, RowsOf,
+    Sgd, Table, Target, OPTIMIZERS,
 };
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -91,12 +91,7 @@ fn step_together(
         .iter()
         .zip(&found)
         .zip(&inverses)
-        .map(|(((at, _), lease), inverse)| RowsOf {
-            table: &tables[*at],
-            offsets: lease.offsets(),
-            inverse,
-            bags: None,
-        })
+        .map(|(((at, _), lease), inverse)| rows_of(&tables[*at], lease.offsets(), inverse))
         .collect();
     let mut rows: Vec<Vec<f32>> = group
         .iter()
@@ -159,9 +154,7 @@ fn made(dims: &[usize]) -> Vec<Arc<Table>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 48, failure_persistence: None, ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(48))]
     #[test]
     fn a_group_gives_the_bits_of_its_members_one_after_the_other(
         (dims, steps) in group(), by in 0..OPTIMIZERS.len(), wide in any::<bool>(),
@@ -185,9 +178,7 @@ proptest! {
         // Reading by key, as evaluation does.
         let members = &steps[0];
         for (pool, tables) in &together {
-            let group: Vec<KeysOf<'_>> = members.iter().map(|(at, ids)| KeysOf {
-                table: &tables[*at], ids: Ids::I64(ids), absent: Absent::Zeros, bags: None,
-            }).collect();
+            let group: Vec<KeysOf<'_>> = members.iter().map(|(at, ids)| keys_of(&tables[*at], ids, Absent::Zeros)).collect();
             let mut outs: Vec<Vec<f32>> =
                 group.iter().map(|one| vec![9.0; one.ids.len() * one.table.dim()]).collect();
             let places = outs.iter_mut().map(|out| &mut out[..]).collect();
@@ -214,8 +205,7 @@ proptest! {
             .collect();
         let (found, inverses) = leases(&tables, &pool, &members);
         let group: Vec<RowsOf<'_>> = members.iter().zip(&found).zip(&inverses)
-            .map(|(((at, _), lease), inverse)| RowsOf {
-                table: &tables[*at], offsets: lease.offsets(), inverse, bags: None })
+            .map(|(((at, _), lease), inverse)| rows_of(&tables[*at], lease.offsets(), inverse))
             .collect();
         let width: usize = group.iter().map(|one| one.table.dim()).sum();
         let mut out = vec![9.0; n * width];
@@ -418,12 +408,7 @@ fn empty_groups_and_wrong_lengths() {
     Table::embed_many(&pool, &[], Vec::new(), Vec::new()).unwrap();
     Table::embed_side_by_side(&pool, &[], &mut []).unwrap();
     Table::find_many(&pool, &[], Vec::new()).unwrap();
-    let of = |at: usize, inverse| RowsOf {
-        table: &tables[at],
-        offsets: &[],
-        inverse,
-        bags: None,
-    };
+    let of = |at: usize, inverse| rows_of(&tables[at], &[], inverse);
     let two = [of(0, &[-1, -1]), of(1, &[-1])];
     let error = Table::embed_side_by_side(&pool, &two, &mut [0.0; 18]).unwrap_err();
     assert!(error.to_string().contains("table_1"), "{error}");
@@ -434,11 +419,7 @@ fn empty_groups_and_wrong_lengths() {
     assert_eq!(out, [0.0; 18]);
     assert!(Table::embed_many(&pool, &two, vec![&mut out[..8]], Vec::new()).is_err());
     let inverse = &mut [0; 1];
-    let wrong = IdsOf {
-        table: &tables[0],
-        ids: Ids::I64(&[1, 2]),
-        inverse,
-    };
+    let wrong = ids_of(&tables[0], &[1, 2], inverse);
     assert!(Table::lease_many(&pool, vec![wrong], None).is_err());
     let grads = RowGradients {
         offsets: &[-1],
@@ -500,12 +481,7 @@ fn groups_in_any_order_at_once_do_not_wait_for_each_other() {
             let mut rows = [[0.0; 4]; 2];
             while !over.load(SeqCst) {
                 let group: Vec<KeysOf<'_>> = [3, 0]
-                    .map(|at| KeysOf {
-                        table: &tables[at],
-                        ids: Ids::I64(&[1, 2]),
-                        absent: Absent::Zeros,
-                        bags: None,
-                    })
+                    .map(|at| keys_of(&tables[at], &[1, 2], Absent::Zeros))
                     .into();
                 let outs = rows.iter_mut().map(|out| &mut out[..]).collect();
                 Table::find_many(&pool, &group, outs).unwrap();
@@ -551,11 +527,7 @@ fn ids_that_several_tables_share_give_each_table_what_it_would_have_alone() {
             let copy = ids.to_vec();
             let own = [ids, &copy, &other, ids];
             let group = [0, 1, 2, 0].iter().zip(own).zip(&mut inverses);
-            let group = group.map(|((&at, ids), inverse)| IdsOf {
-                table: &together[at],
-                ids: Ids::I64(ids),
-                inverse,
-            });
+            let group = group.map(|((&at, ids), inverse)| ids_of(&together[at], ids, inverse));
             let found = Table::lease_many(&pool, group.collect(), None).unwrap();
             for (one, at) in [0, 1, 2, 0].into_iter().enumerate() {
                 let (lease, inverse) = leased(&alone[at], &pool, own[one]);
@@ -574,11 +546,7 @@ fn ids_that_several_tables_share_give_each_table_what_it_would_have_alone() {
     let tables = [table(0, 4, 100), table(1, 4, 2)];
     let copy = ids[1..4].to_vec();
     let group = tables.iter().zip([&ids[1..4], &copy]).zip(&mut inverses);
-    let group = group.map(|((table, ids), inverse)| IdsOf {
-        table,
-        ids: Ids::I64(ids),
-        inverse,
-    });
+    let group = group.map(|((table, ids), inverse)| ids_of(table, ids, inverse));
     let error = Table::lease_many(&Pool::new(1).unwrap(), group.collect(), None).unwrap_err();
     assert!(error.to_string().contains("table_1"), "{error}");
     assert_eq!((tables[0].len(), tables[1].len()), (0, 0));

@@ -3,7 +3,7 @@
 
 mod reference;
 
-use crate::support::{applied, created, gradients, known_offsets, UNIFORM};
+use crate::support::{applied, cases, created, gradients, known_offsets, UNIFORM};
 use crate::table::bits;
 use mx_rec_kernels::tier::Files;
 use mx_rec_kernels::{
@@ -571,11 +571,7 @@ fn same(table: &Table, model: &Model) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 48,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(48))]
     #[test]
     fn a_table_is_a_map_from_keys_to_rows(history in prop::collection::vec(verb(), 1..60)) {
         replay(&history, &Pool::new(1).unwrap(), (CAPACITY, None));

@@ -5,10 +5,10 @@ use super::support::{
 };
 use crate::faulty::Operation;
 use crate::pooled::find_pooled;
-use crate::support::{applied, expect_error, found_rows, known_offsets};
+use crate::support::{applied, expect_error, field_update, found_rows, known_offsets, push_of};
 use mx_rec_kernels::{
-    checkpoint, Absent, Adam, Bags, Field, FieldUpdate, Ids, KeyGradients, Kind, LazyAdam, Pool,
-    Push, RowOptimizer, Sgd, SlotSpec, Table, Target, TierStats,
+    checkpoint, Absent, Adam, Bags, Field, Ids, Kind, LazyAdam, Pool, RowOptimizer, Sgd, SlotSpec,
+    Table, Target, TierStats,
 };
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,11 +83,7 @@ fn write_fields(table: &Table, pool: &Pool, keys: &[i64]) -> Vec<u32> {
         .each_ref()
         .map(|old| old.iter().map(|one| one * 1.5 + 0.1));
     let new = new.map(|values| values.collect::<Vec<f32>>());
-    let update = |field, at: usize| FieldUpdate {
-        field,
-        old: &old[at],
-        new: &new[at],
-    };
+    let update = |field, at: usize| field_update(field, &old[at], &new[at]);
     let updates = [update(Field::Embedding, 0), update(moment, 1)];
     table.write_fields(pool, &offsets, &updates, false).unwrap();
     bits(&old.concat())
@@ -276,15 +272,7 @@ fn a_push_to_two_tables_of_which_the_disk_of_one_fails_is_a_step_of_neither() {
     }
     let before = [found(&one, &pool), found(&other, &pool)];
     let step = adam(64, 0.3);
-    let push = |table| Push {
-        table,
-        grads: vec![KeyGradients {
-            keys: &[],
-            grads: &[],
-            births: None,
-        }],
-        optimizer: &step,
-    };
+    let push = |table| push_of(table, &[], &[], &step);
     let none = mx_rec_kernels::RowGradients {
         offsets: &[],
         grads: &[],

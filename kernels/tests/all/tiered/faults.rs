@@ -4,9 +4,9 @@
 use super::support::{batch, bits, config, content, faulty, floats, pool, tiered, DIM};
 use crate::faulty::{Faulty, Operation};
 use crate::optimizers::optimizer;
-use crate::support::{applied, expect_error, found_rows, tier};
+use crate::support::{applied, expect_error, found_rows, push_of, tier};
 use mx_rec_kernels::tier::Files;
-use mx_rec_kernels::{Absent, Ids, KeyGradients, Kind, Lease, Pool, Push, Result, Table, Target};
+use mx_rec_kernels::{Absent, Ids, Kind, Lease, Pool, Result, Table, Target};
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::Arc;
@@ -328,15 +328,9 @@ fn a_push_whose_rows_cannot_be_read_changes_no_table() {
     let keys: Vec<i64> = (0..60).collect();
     let grads = floats(60 * DIM, 3);
     let adam = optimizer(4, 0);
-    let pushes = tables.each_ref().map(|table| Push {
-        table,
-        grads: vec![KeyGradients {
-            births: None,
-            keys: &keys,
-            grads: &grads,
-        }],
-        optimizer: &*adam,
-    });
+    let pushes = tables
+        .each_ref()
+        .map(|table| push_of(table, &keys, &grads, &*adam));
     faults.fail(Operation::Read, None, (0, u64::MAX), ErrorKind::Other);
     let error = Table::push_many(&pool, &pushes).unwrap_err();
     expect_error(&error, Kind::Io, &["table=faulty"]);

@@ -11,9 +11,12 @@ mod whole;
 use crate::faulty::Operation;
 use crate::optimizers::optimizer;
 use crate::pooled::{embed_pooled, find_pooled};
-use crate::support::{admitted, applied, created, gradients, leased, thresholds};
+use crate::support::{
+    admitted, applied, created, field_update, gradients, ids_of, keys_of, leased, rows_of,
+    thresholds,
+};
 use mx_rec_kernels::{
-    Absent, Bags, Columns, Field, FieldUpdate, Ids, IdsOf, KeysOf, LookupGradients, Pool, RowsOf,
+    Absent, Bags, Columns, Field, FieldUpdate, Ids, KeysOf, LookupGradients, Pool, RowsOf,
     SlotSpec, Table, Target, OPTIMIZERS,
 };
 use std::collections::VecDeque;
@@ -306,12 +309,7 @@ fn every_verb_gives_the_same_bits_on_rows_that_went_to_disk() {
                     absent: Absent::Zeros,
                     bags: None,
                 },
-                KeysOf {
-                    table,
-                    ids: Ids::I64(&old),
-                    absent: Absent::Row(&absent[..DIM]),
-                    bags: None,
-                },
+                keys_of(table, &old, Absent::Row(&absent[..DIM])),
             ];
             let outs = vec![&mut out[..], &mut rows[..]];
             Table::find_many(&pool, &both, outs).unwrap();
@@ -353,11 +351,7 @@ fn every_verb_gives_the_same_bits_on_rows_that_went_to_disk() {
             let updates: Vec<FieldUpdate<'_>> = fields
                 .iter()
                 .zip(&old_values)
-                .map(|(field, old)| FieldUpdate {
-                    field: field.clone(),
-                    old,
-                    new: &new,
-                })
+                .map(|(field, old)| field_update(field.clone(), old, &new))
                 .collect();
             table
                 .write_fields(&pool, &offsets, &updates, false)
@@ -403,22 +397,13 @@ fn groups_of_tables_give_the_same_bits_whether_their_rows_are_on_disk_or_not() {
                 .collect();
             let mut inverses = vec![vec![0; 120]; 4];
             let group = members.iter().zip(&mut inverses);
-            let group = group.map(|((at, ids), inverse)| IdsOf {
-                table: &tables[*at],
-                ids: Ids::I64(ids),
-                inverse,
-            });
+            let group = group.map(|((at, ids), inverse)| ids_of(&tables[*at], ids, inverse));
             let leases = Table::lease_many(&pool, group.collect(), None).unwrap();
             let lookups: Vec<RowsOf<'_>> = members
                 .iter()
                 .zip(&leases)
                 .zip(&inverses)
-                .map(|(((at, _), lease), inverse)| RowsOf {
-                    table: &tables[*at],
-                    offsets: lease.offsets(),
-                    inverse,
-                    bags: None,
-                })
+                .map(|(((at, _), lease), inverse)| rows_of(&tables[*at], lease.offsets(), inverse))
                 .collect();
             let mut outs = vec![vec![0.0; 120 * DIM]; 4];
             let each = outs.iter_mut().map(|out| &mut out[..]).collect();
