@@ -1,7 +1,7 @@
 //! Rows and slots that TensorFlow's ops update: read before, written after.
 
 use crate::oracle::{Oracle, Random, OPTIMIZERS};
-use crate::table::{Table, DIM};
+use crate::table::{Table, DIM, INVALID};
 use mx_rec_host_tests::{Code, Graph, Node, Output, Session, Tensor};
 use serde_json::json;
 
@@ -262,24 +262,23 @@ fn wrong_fields_and_offsets_are_refused_and_change_nothing() {
             assert!(failure.message.contains(part), "{part}: {failure}");
         }
     };
-    let invalid = Code::TF_INVALID_ARGUMENT;
     let (reads, writes) = ("MxRecReadRows on table 't'", "MxRecWriteRows on table 't'");
     for (read, written, part) in strange {
         let feeds = [(runs.fed[0], &offsets), (runs.fed[1], &two)];
         let refused = runs.session.run(&feeds, &[read], &[]).err();
-        refuse(refused, invalid, [reads, part]);
+        refuse(refused, INVALID, [reads, part]);
         let feeds = [(runs.given[0], &offsets), (runs.given[1], &two)];
         let refused = runs.session.run(&feeds, &[written], &[]).err();
-        refuse(refused, invalid, [writes, part]);
+        refuse(refused, INVALID, [writes, part]);
     }
     let never = Tensor::vector(&[0_i64, 12345]);
-    refuse(runs.read(&never, &two).err(), invalid, [reads, "offset"]);
-    refuse(runs.read(&offsets, &three).err(), invalid, [reads, "grad"]);
+    refuse(runs.read(&never, &two).err(), INVALID, [reads, "offset"]);
+    refuse(runs.read(&offsets, &three).err(), INVALID, [reads, "grad"]);
     let one = rows(&[9.0; 2]);
     let refused = runs.write([&never, &two, &two, &one, &one]).err();
-    refuse(refused, invalid, [writes, "offset"]);
+    refuse(refused, INVALID, [writes, "offset"]);
     let refused = runs.write([&offsets, &two, &two, &one, &three]).err();
-    refuse(refused, invalid, [writes, ""]);
+    refuse(refused, INVALID, [writes, ""]);
     assert_eq!(runs.table.rows(&runs.session), before);
     runs.session.get(&[], &[clear]);
     runs.look_up(&[1, 2]);

@@ -1,7 +1,7 @@
 //! Groups: ops on many tables at once, against the same ops on one table after the other.
 
 use crate::oracle::{Optimizer, Oracle, Random, OPTIMIZERS};
-use crate::table::{find, read, reduce, resolve, Table, Update, DIM, SGD};
+use crate::table::{find, read, reduce, resolve, Table, Update, DIM, INVALID, SGD};
 use mx_rec_host_tests::{Code, Graph, Node, Output, Session, Tensor};
 use serde_json::{json, Value};
 
@@ -528,7 +528,6 @@ fn what_one_member_refuses_changes_no_table_of_the_group() {
         let after = [group.wide, group.narrow].map(|table| table.rows(&session));
         assert_eq!(after, before);
     };
-    let invalid = Code::TF_INVALID_ARGUMENT;
 
     let full: Vec<i64> = (0..2000).collect();
     let batch = [&[1_i64, 9][..], &full, &[10]].map(Tensor::vector);
@@ -537,10 +536,10 @@ fn what_one_member_refuses_changes_no_table_of_the_group() {
     refuse(&feeds, lookups.offsets[0], exhausted, "t_narrow");
     let batch = [&[1_i64, 9][..], &[3], &[10, 11, 12]].map(Tensor::vector);
     let feeds: Vec<_> = ids.into_iter().zip(&batch).collect();
-    refuse(&feeds, limited, invalid, "t_wide");
+    refuse(&feeds, limited, INVALID, "t_wide");
     let batch = [&[1_i64, 2][..], &[1, 2], &[2]].map(Tensor::vector);
     let feeds: Vec<_> = ids.into_iter().zip(&batch).collect();
-    refuse(&feeds, side_by_side, invalid, "t_wide");
+    refuse(&feeds, side_by_side, INVALID, "t_wide");
 
     let ones = DIMS.map(|dim| Tensor::new(&[2, dim as i64], &vec![1.0_f32; 2 * dim]));
     let own = Tensor::vector(&[-1_i32; 3]);
@@ -555,19 +554,19 @@ fn what_one_member_refuses_changes_no_table_of_the_group() {
         feeds
     };
     let strange = Tensor::vector(&[0_i64, 12345]);
-    refuse(&with(2, &strange), many, invalid, "t_narrow");
-    refuse(&with(2, &strange), restored, invalid, "t_narrow");
-    refuse(&with(6, &ones[1]), many, invalid, "t_wide");
+    refuse(&with(2, &strange), many, INVALID, "t_narrow");
+    refuse(&with(2, &strange), restored, INVALID, "t_narrow");
+    refuse(&with(6, &ones[1]), many, INVALID, "t_wide");
     let outside = Tensor::vector(&[0_i32, 2]);
-    refuse(&with(8, &outside), restored, invalid, "t_narrow");
+    refuse(&with(8, &outside), restored, INVALID, "t_narrow");
     let beyond = Tensor::vector(&[0_i32, 1, 0]);
-    refuse(&with(0, &beyond), restored, invalid, "t_narrow");
+    refuse(&with(0, &beyond), restored, INVALID, "t_narrow");
     let short = Tensor::vector(&[0_i32, 0]);
-    refuse(&with(0, &short), restored, invalid, "columns");
+    refuse(&with(0, &short), restored, INVALID, "columns");
 
     // The last member has no column behind its last one.
     let behind = Tensor::vector(&[-1_i32, 0, 1]);
-    refuse(&with(0, &behind), restored, invalid, "t_wide");
+    refuse(&with(0, &behind), restored, INVALID, "t_wide");
     for (first, dim) in [
         (1, NARROW),
         (NARROW, 1),
@@ -578,7 +577,7 @@ fn what_one_member_refuses_changes_no_table_of_the_group() {
         let node = node.input(places[1]).input(offsets[1]);
         let node = node.int("first", first as i64).int("dim", dim as i64);
         let reduced = node.first();
-        refuse(&feeds, reduced, invalid, "MxRecReduceColumns");
+        refuse(&feeds, reduced, INVALID, "MxRecReduceColumns");
     }
 
     // What is refused in no member is done in all.

@@ -1,7 +1,7 @@
 //! Pooled lookups of many tables at once, against the same lookups one after the other.
 
-use crate::table::{find, read, resolve, Table, Update, DIM, SGD};
-use mx_rec_host_tests::{Code, Graph, Output, Session, Tensor};
+use crate::table::{find, read, resolve, Table, Update, DIM, INVALID, SGD};
+use mx_rec_host_tests::{Graph, Output, Session, Tensor};
 use serde_json::json;
 
 /// Indices and ids of two members, in no order, with an empty bag and a negative id.
@@ -168,11 +168,8 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
     }
 
     let few = Tensor::vector(&[10_i64, 5]);
-    let (invalid, parts) = (
-        Code::TF_INVALID_ARGUMENT,
-        ["indices[0] = 5 is not in [0, 5)", "member=1"],
-    );
-    session.refuses(&feeds(&few), bag_ids[0], invalid, &parts);
+    let parts = ["indices[0] = 5 is not in [0, 5)", "member=1"];
+    session.refuses(&feeds(&few), bag_ids[0], INVALID, &parts);
     let short = Tensor::vector(&[10_i64]);
-    session.refuses(&feeds(&short), bag_ids[0], invalid, &[]);
+    session.refuses(&feeds(&short), bag_ids[0], INVALID, &[]);
 }

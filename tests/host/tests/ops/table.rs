@@ -1,7 +1,10 @@
 //! A table in a graph, the nodes that tests make of it, and what a session says of it.
 
-use mx_rec_host_tests::{Element, Graph, Node, NodeBuilder, Output, Result, Session, Tensor};
+use mx_rec_host_tests::{Code, Element, Graph, Node, NodeBuilder, Output, Result, Session, Tensor};
 use serde_json::{json, Value};
+
+/// What wrong arguments end with.
+pub(crate) const INVALID: Code = Code::TF_INVALID_ARGUMENT;
 
 /// The columns of the tables in these tests: a full SIMD register and a rest.
 pub(crate) const DIM: usize = 11;
