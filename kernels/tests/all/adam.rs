@@ -2,6 +2,7 @@
 
 mod deltas;
 
+use crate::directory::Directory;
 use crate::pooled::{embed_pooled, find_pooled};
 use crate::support::{applied, field_update, found_rows, key_gradients, known_offsets, rows_of};
 use mx_rec_kernels::{
@@ -577,13 +578,13 @@ fn a_key_that_comes_back_starts_anew_and_rows_that_move_keep_their_steps() {
 #[test]
 fn a_frozen_key_does_not_move_even_if_a_checkpoint_has_brought_it_moments() {
     let pool = Pool::new(2).unwrap();
-    let temp = tempfile();
+    let temp = Directory::new("adam");
     let (first, _) = both(&pool, 20);
     let keys: Vec<i64> = (0..20).collect();
     apply(&first, &pool, &keys, &Draw(3).grads(&keys), &USUAL.adam(1));
-    checkpoint::save(&first, &pool, &temp.join("t")).unwrap();
+    checkpoint::save(&first, &pool, &temp.0.join("t")).unwrap();
     let table = Table::new(config("t", vec![4])).unwrap();
-    checkpoint::load(&table, &pool, &temp.join("t")).unwrap();
+    checkpoint::load(&table, &pool, &temp.0.join("t")).unwrap();
     let before = content(&table);
     for step in 2..9 {
         apply(&table, &pool, &[4, 6], &[0.5; 2 * DIM], &USUAL.adam(step));
@@ -593,33 +594,20 @@ fn a_frozen_key_does_not_move_even_if_a_checkpoint_has_brought_it_moments() {
     let after = content(&table);
     assert_eq!(after[&4], before[&4]);
     assert_ne!(after[&5], before[&5]);
-    std::fs::remove_dir_all(temp).unwrap();
-}
-
-/// A directory that no other test has.
-fn tempfile() -> std::path::PathBuf {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    static NUMBER: AtomicUsize = AtomicUsize::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::SeqCst);
-    let name = format!("mx_rec_adam_{}_{number}", std::process::id());
-    let path = std::env::temp_dir().join(name);
-    std::fs::create_dir_all(&path).unwrap();
-    path
 }
 
 #[test]
 fn a_restored_table_goes_on_with_the_bits_of_the_one_that_was_saved() {
-    let (pool, temp) = (Pool::new(2).unwrap(), tempfile());
+    let (pool, temp) = (Pool::new(2).unwrap(), Directory::new("adam"));
     let (saved, restored) = (table(), table());
     train(&saved, &pool, 1..20);
-    checkpoint::save(&saved, &pool, &temp.join("t")).unwrap();
+    checkpoint::save(&saved, &pool, &temp.0.join("t")).unwrap();
     train(&saved, &pool, 20..40);
     // One that has steps of its own behind it.
     train(&restored, &pool, 1..30);
-    checkpoint::load(&restored, &pool, &temp.join("t")).unwrap();
+    checkpoint::load(&restored, &pool, &temp.0.join("t")).unwrap();
     train(&restored, &pool, 20..40);
     assert_eq!(content(&restored), content(&saved));
-    std::fs::remove_dir_all(temp).unwrap();
 }
 
 #[test]

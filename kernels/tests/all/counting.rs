@@ -1,6 +1,7 @@
 //! Occurrences are counted exactly: by many threads at once, by several lookups of a step, and when
 //! the table becomes another between counting and deciding.
 
+use crate::directory::Directory;
 use crate::support::{found_rows, pool, thresholds};
 use mx_rec_kernels::{checkpoint, Ids, Initializer, Lease, Pool, Table, TableConfig};
 use std::sync::Arc;
@@ -145,7 +146,8 @@ fn what_stays_the_same_in_a_row_is_not_written_and_what_is_more_than_fits_stays_
 
 #[test]
 fn between_counting_and_deciding_the_table_may_become_another() {
-    let dir = std::env::temp_dir().join(format!("mx_rec-between-{}", std::process::id()));
+    let dir = Directory::new("between");
+    let dir = dir.0.join("saved");
     let pool = Pool::new(2).unwrap();
     let limits = (2, Some(100));
     let saved = table(0);
@@ -229,5 +231,4 @@ fn between_counting_and_deciding_the_table_may_become_another() {
         let found = observe(&table, &pool, &[9], (1, 1060), limits);
         assert_eq!(admit(&table, &pool, &found).1, [true]);
     }
-    std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -3,8 +3,8 @@
 use crate::directory::Directory;
 use crate::support::{created, expect_error, gradients, ids_of, push_of, UNIFORM};
 use mx_rec_kernels::{
-    checkpoint, Adagrad, Columns, Ids, Kind, LazyAdam, Partition, Pool, Pushed,
-    Splitter, Table, TableConfig,
+    checkpoint, Adagrad, Columns, Ids, Kind, LazyAdam, Partition, Pool, Pushed, Splitter, Table,
+    TableConfig,
 };
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -4,6 +4,7 @@
 //! Two seconds here, or as many as it takes to see enough; `scripts/stress threads` sets
 //! MX_REC_STRESS_SECONDS to minutes.
 
+use crate::directory::Directory;
 use crate::support::{admitted, applied, found_rows, thresholds, tier};
 use mx_rec_kernels::{checkpoint, Absent, Ids, Pool, Sgd, Table, TableConfig, Target, TierStats};
 use std::collections::{HashSet, VecDeque};
@@ -186,8 +187,8 @@ fn every_verb_at_once(made: fn() -> Arc<Table>, name: &str) -> Option<TierStats>
         stopped: AtomicBool::new(false),
         thread: AtomicU32::new(0),
     };
-    let dir = std::env::temp_dir().join(format!("mx_rec-threads-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
+    let dir = Directory::new(name);
+    let dir = &dir.0;
     let (shared, table) = (&shared, &shared.table);
     let two = || Pool::new(2).unwrap();
     // Hot keys are there from the start: their counts stay above every threshold.
@@ -263,9 +264,9 @@ fn every_verb_at_once(made: fn() -> Arc<Table>, name: &str) -> Option<TierStats>
             let pool = two();
             shared.run(|draw| {
                 if draw.below(2) == 0 {
-                    checkpoint::save(table, &pool, &dir).unwrap();
+                    checkpoint::save(table, &pool, dir).unwrap();
                     let copy = made();
-                    checkpoint::load(&copy, &pool, &dir).unwrap();
+                    checkpoint::load(&copy, &pool, dir).unwrap();
                     expect_sound(&copy, "a saved copy");
                 } else {
                     expect_rows(&table.export().unwrap(), "a snapshot");
@@ -273,7 +274,6 @@ fn every_verb_at_once(made: fn() -> Arc<Table>, name: &str) -> Option<TierStats>
             });
         });
     });
-    std::fs::remove_dir_all(&dir).unwrap();
     let (evicted, tier) = (&shared.evicted, table.stats().tier);
     assert!(
         shared.has_seen_enough(),
