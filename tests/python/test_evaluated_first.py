@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import support
-from test_first_run import DIM, ROWS, Model, both, said, settings, tables  # noqa: F401  said is a fixture
+from test_first_run import DIM, ROWS, Model, both, settings, tables
 from mx_rec.graph import anew, variables
 from mx_rec.stock import convert
 
@@ -186,8 +186,7 @@ def test_variables_that_were_not_initialized_still_are_not(said):  # noqa: F811
         users = v1.get_variable("users", [ROWS, DIM], initializer=v1.constant_initializer(0.5))
         late = v1.get_variable("late", [3], initializer=v1.ones_initializer())
         words = v1.get_variable("words", initializer=tf.constant(["a", "b"]), trainable=False)
-        with support.new_session() as session:
-            session.run([users.initializer, words.initializer])
+        with support.started(support.new_session(), [users.initializer, words.initializer]) as session:
             assert session.run(words).tolist() == [b"a", b"b"]
             loss = tf.reduce_sum(tf.square(tf.gather(users, [1, 2])) * late[0])
             train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
@@ -209,8 +208,7 @@ def test_initializers_of_before_and_of_slots_alone_do_what_they_do_to_variables(
         ids = v1.placeholder(tf.int64, [None])
         loss = tf.reduce_sum(tf.square(tf.gather(users, ids) - 1.0))
         of_before = v1.global_variables_initializer()
-        with support.new_session() as session:
-            session.run(of_before)
+        with support.started(support.new_session(), of_before) as session:
             yield [session.run(loss, {ids: [1, 2]})]
             made = getattr(v1.train, optimizer + "Optimizer")(*[0.1, 0.9][:2 if optimizer == "Momentum" else 1])
             train = made.minimize(loss)
@@ -367,8 +365,7 @@ MEMORY = """
     init(stock_tables=True)
     def resident():
         gc.collect()
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * 4096 / 2.0 ** 20
+        return int(support.text_of("/proc/self/statm").split()[1]) * 4096 / 2.0 ** 20
     big = v1.get_variable("big", [2000000, 16], initializer=v1.constant_initializer(0.5))
     loss = tf.reduce_sum(tf.square(tf.gather(big, [1, 2])))
     session = v1.Session()

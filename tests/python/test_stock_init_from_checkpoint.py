@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import support
-from test_first_run import DIM, ROWS, Model, both, said  # noqa: F401  said is a fixture
+from test_first_run import DIM, ROWS, Model, both
 from mx_rec.stock.select import decisions
 
 v1 = tf.compat.v1
@@ -34,8 +34,7 @@ def test_a_variable_starts_with_that_of_another_model(said, source, tmp_path, re
         model = Model(resource, optimizer)
         v1.train.init_from_checkpoint(source, given)
         init = v1.global_variables_initializer()
-        with support.new_session() as session:
-            session.run(init)
+        with support.started(support.new_session(), init) as session:
             yield model.all_rows(session)
             yield model.trained(session, range(5))
             path = v1.train.Saver().save(session, os.path.join(str(tmp_path), "on" if is_on else "off"))
@@ -70,8 +69,7 @@ def test_an_initializer_that_was_made_before_does_not_start_so(said, source):  #
         model = Model()
         init = v1.global_variables_initializer()
         v1.train.init_from_checkpoint(source, {"old/users": "users"})
-        with support.new_session() as session:
-            session.run(init)
+        with support.started(support.new_session(), init) as session:
             yield model.all_rows(session)
             yield model.trained(session, range(5))
 
