@@ -43,9 +43,6 @@ def main():
     parser.add_argument("--seeds", type=int, default=5)
     arguments = parser.parse_args()
     tf1.logging.set_verbosity(tf1.logging.ERROR)
-    from mx_rec.util.initialize import init
-
-    init()
     print("| ratings | optimizer | rows | test AUC, by seed | mean | from float32, mean | "
           "largest |")
     print("|---|---|---|---|---|---|---|")
@@ -66,13 +63,15 @@ def main():
     return 0
 
 
-# The modules of optimizers, and what each gets.
+# The modules of optimizers and what each gets; those of TensorFlow train what becomes tables.
 OPTIMIZERS = {"sgd": ("gradient_descent", (0.01,)),
               "rowwise_adagrad": ("rowwise_adagrad", (0.02, 0.1)),
               "lazy_adam": ("lazy_adam", (0.001,)), "adam": ("adam", (0.001,)),
               "adagrad": ("adagrad", (0.02,)), "momentum": ("momentum", (0.001, 0.9)),
               "ftrl": ("ftrl", (0.05,)), "rmsprop": ("rmsprop", (0.001,)),
-              "rowwise_adam": ("rowwise_adam", (0.001,))}
+              "rowwise_adam": ("rowwise_adam", (0.001,)),
+              "adamw": ("AdamWOptimizer", (0.0001, 0.001)), "nadam": ("NadamOptimizer", (0.001,))}
+FROM_TENSORFLOW = ("adamw", "nadam")
 
 
 def load(path):
@@ -98,7 +97,7 @@ def auc(scores, labels):
 
 def train(form, optimizer, ratings, seed, epochs):
     """Trains once; returns the test AUC at the end."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
+    from mx_rec.stock.convert import converted
 
     users, items, likes = ratings
     random = np.random.RandomState(seed)
@@ -107,18 +106,33 @@ def train(form, optimizer, ratings, seed, epochs):
     tf1.set_random_seed(seed)
     ids = [tf1.placeholder(tf.int64, [None]) for _ in range(2)]
     wanted = tf1.placeholder(tf.float32, [None])
-    tables = [create_table(tf.int64, DIM, name, tf1.truncated_normal_initializer(
-        stddev=0.05, seed=seed), device_vocabulary_size=20000, row_dtype=form[0],
-                           row_rounding=form[1], slot_dtype=form[2]) for name in ("users", "items")]
-    rows = [sparse_lookup(table, one, modify_graph=True) for table, one in zip(tables, ids)]
+    from_tensorflow = optimizer in FROM_TENSORFLOW
+    begin(form, from_tensorflow)
+    initializer = tf1.truncated_normal_initializer(stddev=0.05, seed=seed)
+    names, counts = ("users", "items"), [int(column.max()) + 1 for column in (users, items)]
+    if from_tensorflow:
+        tables = [tf1.get_variable(name, [count, DIM], initializer=initializer)
+                  for name, count in zip(names, counts)]
+        rows = [tf.nn.embedding_lookup(table, one) for table, one in zip(tables, ids)]
+    else:
+        from mx_rec.core.embedding import create_table, sparse_lookup
+
+        tables = [create_table(tf.int64, DIM, name, initializer, device_vocabulary_size=20000,
+                               row_dtype=form[0], row_rounding=form[1], slot_dtype=form[2])
+                  for name in names]
+        rows = [sparse_lookup(table, one, modify_graph=True) for table, one in zip(tables, ids)]
     share = likes[kept].mean()
     scores = np.log(share / (1 - share)) + rows[0][:, 0] + rows[1][:, 0] + tf.reduce_sum(
         rows[0][:, 1:] * rows[1][:, 1:], 1)
     loss = tf.reduce_sum(tf.nn.sigmoid_cross_entropy_with_logits(labels=wanted, logits=scores)) \
         + DECAY * tf.add_n([tf.reduce_sum(tf.square(one)) for one in rows])
     module, settings = OPTIMIZERS[optimizer]
-    made = importlib.import_module("mx_rec.optimizers." + module).create_hash_optimizer(*settings)
-    update = made.minimize(loss, var_list=[one.variable for one in tables])
+    if from_tensorflow:
+        update = getattr(tf.contrib.opt, module)(*settings).minimize(loss)
+    else:
+        made = importlib.import_module("mx_rec.optimizers." + module)
+        update = made.create_hash_optimizer(*settings).minimize(
+            loss, var_list=[one.variable for one in tables])
     with tf1.Session() as session:
         session.run(tf1.global_variables_initializer())
 
@@ -129,7 +143,20 @@ def train(form, optimizer, ratings, seed, epochs):
             mixed = random.permutation(kept)
             for first in range(0, len(mixed), BATCH):
                 session.run(update, feed(mixed[first:first + BATCH]))
+        if from_tensorflow and len(converted(tf1.get_default_graph())) != len(tables):
+            raise RuntimeError("%s: not all variables are tables" % optimizer)
         return auc(session.run(scores, feed(test)), likes[test])
+
+
+def begin(form, from_tensorflow):
+    """Decides what becomes of variables: tables with rows of a form, of TensorFlow's optimizers."""
+    from mx_rec.util.initialize import ConfigInitializer, init, terminate_config_initializer
+    from mx_rec.util.stock_tables import StockTables
+
+    if ConfigInitializer._single_instance is not None:
+        terminate_config_initializer()
+    init(stock_tables=StockTables(least_rows=1, row_dtype=form[0], row_rounding=form[1],
+                                  slot_dtype=form[2]) if from_tensorflow else None)
 
 
 if __name__ == "__main__":

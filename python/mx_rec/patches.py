@@ -36,7 +36,7 @@
 | build_tensor_info_internal | signatures of a SavedModel refuse the variable of a table |
 | optimize_for_inference | it refuses tables: it leaves out what would load them |
 | training.optimizer._get_processor | TensorFlow's optimizers update rows of a table's variable |
-| Optimizer.compute_gradients | training ops that are made late do not leave tables out silently |
+| tf.gradients, Optimizer.compute_gradients | training ops made late: tables are variables again |
 | Optimizer.apply_gradients | the same: each row gets one update |
 | Optimizer's three makers of slots, get_slot | the same: slots of a table live with its rows |
 | SyncReplicasOptimizer.apply_gradients | gradients of tables are summed over workers |
@@ -64,8 +64,8 @@ from mx_rec.graph.imported import patched_import, patched_new_operations
 from mx_rec.graph.iterators import remembering_elements
 from mx_rec.graph.sessions import (fetching, preparing, preparing_options, preparing_parts,
                                    running_parts, starting_iterators)
-from mx_rec.graph.variables import (patched_compute_gradients, patched_initializer,
-                                    patched_monitored_session)
+from mx_rec.graph.variables import (patched_compute_gradients, patched_gradients,
+                                    patched_initializer, patched_monitored_session)
 from mx_rec.graph.weights import holding, holding_one
 from mx_rec.optimizers.stock import (patched_apply_gradients, patched_get_slot, patched_processor,
                                      patched_slot)
@@ -169,6 +169,7 @@ _SESSION = _in(_P + "client.session:BaseSession")
 _VARIABLES = _in(_P + "ops.variables")
 _FETCHES = _in(_P + "client.session:_FetchHandler")
 _OPTIMIZER = _P + "training.optimizer"
+_GRADIENTS = _in(_P + "ops.gradients")
 _ESTIMATOR = "tensorflow_estimator.python.estimator.estimator"
 
 _PATCHES = (
@@ -222,6 +223,9 @@ _PATCHES = (
            patched_processor),
     _Patch("training ops that are made late", _in(_OPTIMIZER + ":Optimizer"), "compute_gradients",
            patched_compute_gradients),
+    _Patch("training ops that are made late", _in(_P + "ops.gradients_impl"), "gradients",
+           patched_gradients),
+    _Patch("training ops that are made late", _GRADIENTS, "gradients", patched_gradients),
     _Patch("TensorFlow's optimizers on tables", _in(_OPTIMIZER + ":Optimizer"), "apply_gradients",
            patched_apply_gradients),
     _Patch("TensorFlow's optimizers on tables", _in(_OPTIMIZER + ":Optimizer"), "get_slot",
@@ -278,6 +282,7 @@ def apply() -> None:
             find("warm starts", *_in(_P + "training.warm_starting_util")).warm_start)
     for name in ("global_variables_initializer", "initializers.global_variables"):
         _export(name, find("initializers", *_VARIABLES).global_variables_initializer)
+    _export("gradients", find("gradients", *_GRADIENTS).gradients)
     for name in ("batch_set_value", "set_value") * IS_1:
         _export("keras.backend." + name, getattr(names.keras_backend, name))
     names.dataset_ops.DatasetV2.eos_map = eos_map

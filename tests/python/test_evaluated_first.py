@@ -386,23 +386,3 @@ def test_memory_of_the_values_is_given_back(tmp_path):
     count, more = subprocess.check_output([sys.executable, "-W", "ignore", str(path)]).split()
     # A key of each row beside it.
     assert int(count) == 1 and float(more) < 60
-
-
-@pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
-def test_a_second_training_op_that_would_leave_a_table_out_is_an_error(resource):
-    """TensorFlow's optimizers train all variables of a collection that a table has left: the second one trained the others, silently."""
-    for second in (v1.train.GradientDescentOptimizer(0.1), v1.train.AdagradOptimizer(0.1)):
-        with settings(True), tf.Graph().as_default() as graph, support.new_session() as session:
-            model = Model(resource)
-            session.run(v1.global_variables_initializer())
-            model.trained(session, range(2))
-            assert tables(graph) == ["items", "users"]
-            for given in (None, [model.w, model.users]):
-                with pytest.raises(NotImplementedError, match="'(items|users)' has been the table .* would not train it"):
-                    second.minimize(model.loss, var_list=given)
-            other = v1.get_variable("other", [3])
-            # Of what does not depend on them, and of others alone.
-            of_others = [second.minimize(tf.reduce_sum(tf.square(other))), second.minimize(model.loss, var_list=[model.w])]
-            session.run(v1.variables_initializer([other] + second.variables()))
-            session.run(of_others, model.feeds(3))
-            model.trained(session, range(2))

@@ -244,16 +244,6 @@ def test_callbacks_see_and_restore_the_weights_of_variables(mx, graph, session, 
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
-def test_a_second_compile_behind_training_is_an_error(mx, graph, session):
-    mx(stock_tables=["items"])
-    ids, labels = data()
-    made = model(optimizers()["sgd"])
-    made.train_on_batch(ids[:BATCH], labels[:BATCH])
-    made.compile(optimizers()["sgd"](), "mse")
-    with pytest.raises(ValueError, match="items/embeddings.*has `None` for gradient"):
-        made.train_on_batch(ids[:BATCH], labels[:BATCH])
-
-
 def test_weights_that_are_read_one_by_one_grow_the_graph_twice(mx, graph, session):
     """Keras reads those of each layer by a run of its own."""
     keras = tf.keras

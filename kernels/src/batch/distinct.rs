@@ -205,22 +205,6 @@ fn in_groups<O: DerefMut<Target = [i64]>>(
     }
 }
 
-/// The rows of distinct keys, whose homes were asked for; [`NONE`] for those that have none.
-/// `beyond` is working memory, longer than the keys.
-fn find_rows(index: &Index, keys: &[i64], beyond: &mut [u32], rows: &mut [u32]) {
-    // A list of those that may lie behind their homes.
-    let mut count = 0;
-    for (at, (&key, row)) in keys.iter().zip(&mut *rows).enumerate() {
-        let (found, further) = index.row_at_home(key);
-        *row = found;
-        beyond[count] = at as u32;
-        count += usize::from(further);
-    }
-    for &at in &beyond[..count] {
-        rows[at as usize] = index.row_beyond(keys[at as usize]);
-    }
-}
-
 /// What is known when all groups have been looked at.
 struct Groups<'a> {
     grouped: &'a Grouped<'a>,
@@ -330,8 +314,9 @@ impl Group<'_> {
             ends.push(numbering.len());
         }
         let keys = numbering.values();
-        let mut beyond = vec![0; keys.len() + 1];
-        find_rows(index, keys, &mut beyond, self.rows);
+        let mut beyond = vec![0; keys.len()];
+        let count = index.read_homes(keys, self.rows, 0, &mut beyond);
+        index.read_beyond(keys, self.rows, &beyond[..count]);
         let mut start = 0;
         for end in ends {
             let rows = &self.rows[start..end];

@@ -371,23 +371,18 @@ impl LookedUp<'_> {
     /// Reads the homes that were asked for.
     #[inline(always)]
     fn read_asked(&mut self, keys: &[i64]) {
-        let new = self.read..self.asked;
-        let known = keys[new.clone()].iter().zip(&mut self.rows[new.clone()]);
-        for (number, (&key, row)) in new.zip(known) {
-            let (found, further) = self.index.row_at_home(key);
-            *row = found;
-            self.beyond[self.further] = number as u32;
-            self.further += usize::from(further);
-        }
+        let (new, beyond) = (self.read..self.asked, &mut self.beyond[self.further..]);
+        self.further +=
+            self.index
+                .read_homes(&keys[new.clone()], &mut self.rows[new], self.read, beyond);
         self.read = self.asked;
     }
 
     /// Finds those that may lie behind their homes, up to the one of this number.
     #[inline(always)]
     fn find_further(&mut self, keys: &[i64], end: usize) {
-        for &number in &self.beyond[self.found..end] {
-            self.rows[number as usize] = self.index.row_beyond(keys[number as usize]);
-        }
+        let beyond = &self.beyond[self.found..end];
+        self.index.read_beyond(keys, self.rows, beyond);
         self.found = end;
     }
 

@@ -81,27 +81,60 @@ impl Index {
         self.removals = self.removals.max(old.removals) + 1;
     }
 
-    /// The bucket where the search for a hash begins: prefetch it, then ask [`Index::row_in`].
+    /// The bucket where the search for a hash begins: prefetch it, then ask
+    /// [`Index::read_homes`].
     #[inline(always)]
     pub(crate) fn home(&self, hash: u64) -> &Bucket {
         self.shards[top(hash, self.bits)].home(hash << self.bits)
     }
 
-    /// [`Index::row_in`] the home of `key`.
+    /// The row of `key` as far as its home tells, or [`NONE`], and whether it may lie further on:
+    /// then the bucket behind is on its way for [`Index::row_beyond`]. No branch, because keys with
+    /// and without a row come in no order that could be foreseen.
     #[inline(always)]
-    pub(crate) fn row_at_home(&self, key: i64) -> (u32, bool) {
-        self.row_in(self.home(hash(key)), key)
-    }
-
-    /// The row of `key` as far as its home, `home`, tells, or [`NONE`], and whether it may lie
-    /// further on: then the bucket behind is on its way for [`Index::row_beyond`]. No branch,
-    /// because keys with and without a row come in no order that could be foreseen.
-    #[inline(always)]
-    pub(crate) fn row_in(&self, home: &Bucket, key: i64) -> (u32, bool) {
+    fn row_at_home(&self, key: i64) -> (u32, bool) {
+        let home = self.home(hash(key));
         let row = home.row(key);
         let beyond = (row == NONE) & home.is_passed();
         prefetch_behind(home, usize::from(beyond));
         (row, beyond)
+    }
+
+    /// Reads the homes of keys, which were asked for. `rows` gets what they tell, and `beyond`,
+    /// which has room for all, the places of those of which [`Index::read_beyond`] has to find the
+    /// rows, from `first` on.
+    ///
+    /// Returns how many these are.
+    #[inline(always)]
+    pub(crate) fn read_homes<T: Copy + Into<i64>>(
+        &self,
+        keys: &[T],
+        rows: &mut [u32],
+        first: usize,
+        beyond: &mut [u32],
+    ) -> usize {
+        // Listed without a branch.
+        let mut count = 0;
+        for (at, (&key, row)) in (first..).zip(keys.iter().zip(rows)) {
+            let (found, further) = self.row_at_home(key.into());
+            *row = found;
+            beyond[count] = at as u32;
+            count += usize::from(further);
+        }
+        count
+    }
+
+    /// Finds the rows of the keys at some places, which may lie behind their homes.
+    #[inline(always)]
+    pub(crate) fn read_beyond<T: Copy + Into<i64>>(
+        &self,
+        keys: &[T],
+        rows: &mut [u32],
+        beyond: &[u32],
+    ) {
+        for &at in beyond {
+            rows[at as usize] = self.row_beyond(keys[at as usize].into());
+        }
     }
 
     /// The row of `key`, or [`NONE`].
@@ -116,7 +149,7 @@ impl Index {
 
     /// The row of a key that may lie behind its home, or [`NONE`].
     #[cold]
-    pub(crate) fn row_beyond(&self, key: i64) -> u32 {
+    fn row_beyond(&self, key: i64) -> u32 {
         let hash = hash(key);
         self.shards[top(hash, self.bits)].row(key, hash << self.bits)
     }
@@ -333,7 +366,7 @@ mod tests {
         index.insert(&pool, &keys, &rows);
         let mut behind = 0;
         for (&key, &row) in keys.iter().zip(&rows) {
-            let (found, further) = index.row_in(index.home(hash(key)), key);
+            let (found, further) = index.row_at_home(key);
             assert_eq!(found, if further { NONE } else { row });
             assert_eq!(index.row_beyond(key), row);
             behind += usize::from(further);

@@ -11,8 +11,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
 import tensorflow as tf
 
-from mx_rec.cluster.tables import table_ops_of
-from mx_rec.state.table_variable import table_name_of
+from mx_rec.state.table_variable import CLUSTER_TABLE_OP, table_name_of, table_ops
 
 _PART, _INIT, _SAVE = "MxRecPart", "MxRecPartInit", "MxRecSave"
 _RESTORES = ("MxRecPartStage", "MxRecPartDiscard", "MxRecPartPublish")
@@ -64,7 +63,7 @@ def saved_parts(graph: tf.Graph, names: Optional[List[str]]) -> List[SavedPart]:
         graph: The graph.
         names: Names of the table ops to take, None for all.
     """
-    tables = {op.inputs[0].op.name: op for op in table_ops_of(graph)}
+    tables = {op.inputs[0].op.name: op for op in table_ops(graph, CLUSTER_TABLE_OP)}
     found = []  # type: List[SavedPart]
     for part, ops in _parts_of(graph).items() if tables else ():
         # The configuration of a part lies below that of its table.

@@ -7,8 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from mx_rec.checkpoint.parts import PartOps, saved_parts
-from mx_rec.state.graph_state import graph_state
-from mx_rec.state.table_variable import table_config_of, table_name_of
+from mx_rec.state.table_variable import is_undone, table_config_of, table_name_of
 
 
 class TableOps(NamedTuple):
@@ -59,7 +58,6 @@ def table_ops(graph: tf.Graph, names: Optional[List[str]]) -> List[TableOps]:
         The ops by table, those of a table on parameter servers by part; tables without is_save
         have none.
     """
-    undone = graph_state(graph).undone
     loads = {}  # type: Dict[Tuple[str, str], tf.Operation]
     saves = []  # type: List[tf.Operation]
     for op in graph.get_operations():
@@ -72,12 +70,12 @@ def table_ops(graph: tf.Graph, names: Optional[List[str]]) -> List[TableOps]:
         table = save.inputs[0].op
         place = table.name, save.inputs[1].name
         # An import that was given a table of the graph has ops of its own for it.
-        if table.name in undone or any(one.table is table for one in found):
+        if is_undone(table) or any(one.table is table for one in found):
             continue
         if place in loads and (names is None or table.name in names):
             found.append(TableOps(table_name_of(table), table, save.inputs[1], save, loads[place]))
     for one in saved_parts(graph, names):
-        if one.table.name in undone:
+        if is_undone(one.table):
             continue
         found.append(TableOps(one.directory, one.table, one.save.inputs[1], one.save, one.stage,
                               one.ops))

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from mx_rec.ops import library
-from mx_rec.state.table_variable import CLUSTER_TABLE_OP, SHARED_DEVICE, table_variable
+from mx_rec.state.table_variable import SHARED_DEVICE, table_variable
 from mx_rec.tensorflow.names import resources
 
 # Parts of a table on each parameter server: pushes of several workers overlap in different parts.
@@ -132,8 +132,3 @@ def parts_of(table: tf.Operation) -> Parts:
             "such a graph can be run and saved, but lookups and updates cannot be added to it. "
             "Build the graph with create_table.".format(table.name))
     return found
-
-
-def table_ops_of(graph: tf.Graph) -> List[tf.Operation]:
-    """Returns the ops of a graph that stand for tables on parameter servers."""
-    return [op for op in graph.get_operations() if op.type == CLUSTER_TABLE_OP]

@@ -15,14 +15,14 @@ from mx_rec.base.global_env_conf import global_env
 from mx_rec.base.log import logger, warn_once
 from mx_rec.cluster.admission import evict_parts, set_part_thresholds
 from mx_rec.cluster.lookups import Counting
-from mx_rec.cluster.tables import table_ops_of
 from mx_rec.constants.constants import ASCEND_TIMESTAMP, MAX_INT32
 from mx_rec.core.table import Table
 from mx_rec.edits.upstream import upstream
 from mx_rec.ops import library
 from mx_rec.state.graph_state import GraphState, find_session, graph_state, outermost_graph
 from mx_rec.state.settings import Settings
-from mx_rec.state.table_variable import TABLE_OP, described_name, table_op_of
+from mx_rec.state.table_variable import (CLUSTER_TABLE_OP, TABLE_OP, described_name, table_op_of,
+                                         table_ops)
 from mx_rec.validator.validator import Int, Text, Type, checked
 
 # Name scope of the stand-in for the timestamp of the collection.
@@ -514,7 +514,8 @@ def evicting_tables(graph: tf.Graph, names: Sequence[str] = ()) -> Dict[str, Con
             raise ValueError("the lookups of the table {!r} have no 'eviction_threshold': nothing "
                              "of it is ever stale. Give them one, in seconds.".format(one.name))
     if not evicting:
-        _check_cut([op for op in _table_ops(graph) if op.name not in _all_controls(graph)], graph)
+        _check_cut([op for op in table_ops(graph, TABLE_OP)
+                    if op.name not in _all_controls(graph)], graph)
         raise ValueError("no training lookup of this graph has an 'eviction_threshold': there is "
                          "nothing to evict. Give lookups an access_threshold (1 admits every key, "
                          "which is eviction alone) and an eviction_threshold in seconds.")
@@ -534,7 +535,7 @@ def may_evict(graph: tf.Graph) -> bool:
     controls = _all_controls(graph)
     if any(one.evict is not None for one in controls.values()):
         return True
-    _check_cut([op for op in _table_ops(graph) if op.name not in controls], graph)
+    _check_cut([op for op in table_ops(graph, TABLE_OP) if op.name not in controls], graph)
     return False
 
 
@@ -550,12 +551,12 @@ def _controls(names: Sequence[str], graph: Optional[tf.Graph] = None) -> List[Co
     known = _all_controls(graph)
     if not names:
         if not known:
-            _check_cut(_table_ops(graph), graph)
+            _check_cut(table_ops(graph, TABLE_OP), graph)
             raise ValueError("no training lookup of this graph has an 'access_threshold': there is "
                              "no admission whose threshold could be set.")
         return list(known.values())
     tables = graph_state(graph).tables
-    ops = {op.name: op for op in _table_ops(graph)}
+    ops = {op.name: op for op in table_ops(graph, TABLE_OP)}
     found = []
     for name in names:
         if name in tables:
@@ -587,7 +588,7 @@ def _all_controls(graph: tf.Graph) -> Dict[str, Controls]:
     found = OrderedDict()  # type: Dict[str, Controls]
     for admission in graph_state(graph).admissions.values():
         found[admission.controls.op.name] = admission.controls
-    tables = _table_ops(graph)
+    tables = table_ops(graph, TABLE_OP)
     uses = Counter([one.name for one in found.values()] + [described_name(op) for op in tables
                                                            if op.name not in found])
     for op in tables:
@@ -603,7 +604,7 @@ def _all_controls(graph: tf.Graph) -> Dict[str, Controls]:
                     and _CONTROLS_SCOPE + "/" in one.name]
         found[op.name] = Controls(name, op, handle, setters[0].inputs[1], setters[0].outputs[0],
                                   evicting[0] if evicting else None)
-    for op in table_ops_of(graph):
+    for op in table_ops(graph, CLUSTER_TABLE_OP):
         scope = op.name + _CONTROLS_SCOPE
         if op.name in found or not _has(graph, scope + "/set_threshold"):
             continue
@@ -635,14 +636,10 @@ def _check_cut(tables: Sequence[tf.Operation], graph: tf.Graph) -> None:
 
 def has_tables(graph: tf.Graph) -> bool:
     """Returns whether a graph has tables, made here or imported."""
-    return bool(graph_state(graph).tables or _table_ops(graph))
+    return bool(graph_state(graph).tables or table_ops(graph, TABLE_OP))
 
 
 def trains(graph: tf.Graph) -> bool:
     """Returns whether a graph has training lookups, made here or imported."""
     return any(table.multi_lookup_times[True] for table in graph_state(graph).tables.values()) \
         or any(op.type in _TRAINING_OPS for op in graph.get_operations())
-
-
-def _table_ops(graph: tf.Graph) -> List[tf.Operation]:
-    return [op for op in graph.get_operations() if op.type == TABLE_OP]

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 from collections import OrderedDict
-from typing import Any, Iterable, Iterator, Sequence
+from typing import Any, Iterable, Iterator, Sequence, Set
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
@@ -19,6 +19,10 @@ FUSED_ATTRIBUTE = "_mx_rec_fused"
 
 # How the names of the ops end that have taken it.
 FUSED_NAME = "mx_rec_fused"
+
+# The attribute of a graph that tells which ops were made in `extensible`: pairs of its version
+# before and after.
+_OWN = "_mx_rec_own"
 
 # Held while a graph is changed that sessions may be open on, by one thread at a time.
 extending = threading.RLock()
@@ -46,7 +50,7 @@ def extensible(graph: tf.Graph) -> Iterator[None]:
         graph: The graph.
     """
     with extending:
-        finalized = graph.finalized
+        finalized, before = graph.finalized, graph.version
         if finalized:
             graph._unsafe_unfinalize()  # pylint: disable=protected-access
         try:
@@ -54,8 +58,22 @@ def extensible(graph: tf.Graph) -> Iterator[None]:
                     tf.compat.v1.name_scope(None), making_many():
                 yield
         finally:
+            if graph.version > before:
+                if not hasattr(graph, _OWN):
+                    setattr(graph, _OWN, [])
+                getattr(graph, _OWN).append((before, graph.version))
             if finalized:
                 graph.finalize()
+
+
+def own_ops(graph: tf.Graph) -> Set[tf.Operation]:
+    """Returns the ops of a graph that no program has made: those that were added in `extensible`.
+
+    Args:
+        graph: The graph.
+    """
+    operations = graph.get_operations()
+    return {op for first, last in getattr(graph, _OWN, ()) for op in operations[first:last]}
 
 
 @contextlib.contextmanager

@@ -4,7 +4,8 @@ import collections
 import contextlib
 import re
 from collections import OrderedDict
-from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Sequence, Set
+from typing import (Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Sequence, Set,
+                    Tuple)
 
 import tensorflow as tf
 
@@ -30,6 +31,18 @@ REPLACED = "_mx_rec_replaced"
 # Where batches come from: a placeholder has to be fed, and the others go on to the next batch.
 _SOURCE = re.compile(r"Placeholder(V2)?$|Iterator(V2)?GetNext|.*Dequeue|ReaderRead|.*PyFunc"
                      r"|(Map|OrderedMap)?Unstage")
+
+# An op, what it takes and what it waits for.
+Inputs = Tuple[tf.Operation, List[tf.Tensor], List[tf.Operation]]
+
+
+def inputs_of(op: tf.Operation) -> Inputs:
+    """Returns what an op takes and waits for.
+
+    Args:
+        op: The op.
+    """
+    return op, list(op.inputs), list(op.control_inputs)
 
 
 def replace_output(old: tf.Operation, value: tf.Tensor) -> None:

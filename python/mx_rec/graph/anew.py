@@ -6,9 +6,10 @@ program makes its training ops gets a fresh session of TensorFlow under the same
 and the values of its variables, which are then rows of tables where the graph has these.
 """
 
+import gc
 import threading
 import weakref
-from typing import Any, Dict, List, Optional
+from typing import Any, Container, Dict, List, Optional, Set
 
 import numpy as np
 import tensorflow as tf
@@ -17,14 +18,16 @@ from mx_rec.base.log import logger
 from mx_rec.edits.replacing import extensible
 from mx_rec.graph.runs import FRESH, PREPARED, READY, stock_run
 from mx_rec.state.graph_state import remember_session
+from mx_rec.state.table_variable import table_ops
 from mx_rec.stock.analysis import VARIABLES
 from mx_rec.tensorflow.names import session as sessions
 
 # Attributes of a session: values of variables by their ops, which are to be set; its callables and
-# the options of each; that it has others, which remember ops; and the session of TensorFlow that it
-# was, if other threads may still be in it.
+# the options of each; the targets of all that it had; that it has others, which remember ops; and
+# the session of TensorFlow that it was, if other threads may still be in it.
 _VALUES = "_mx_rec_values"
 _CALLABLES = "_mx_rec_callables"
+_TARGETS = "_mx_rec_targets"
 _CLOSURES = "_mx_rec_closures"
 _BEFORE = "_mx_rec_before"
 
@@ -49,7 +52,7 @@ _STATELESS = frozenset([
     "TensorArraySizeV3", "TensorArrayCloseV3", "StackV2", "StackPushV2", "StackPopV2",
     "StackCloseV2"])
 _STATELESS_BEGINNINGS = ("ResourceGather", "ResourceScatter", "ResourceApply",
-                         "ResourceSparseApply")
+                         "ResourceSparseApply", "MxRec")
 
 
 def note_callable(session: Any, made: Any, options: Any) -> None:
@@ -61,6 +64,20 @@ def note_callable(session: Any, made: Any, options: Any) -> None:
         options: What was asked for, before anything took its place.
     """
     vars(session).setdefault(_CALLABLES, weakref.WeakKeyDictionary())[made] = options
+    vars(session).setdefault(_TARGETS, set()).update(options.target)
+
+
+def given_up(session: Any) -> Set[str]:
+    """Returns the names of the targets of callables of a session that are gone.
+
+    Args:
+        session: The session.
+    """
+    # A model and its functions refer to each other.
+    gc.collect()
+    living = {name for options in vars(session).get(_CALLABLES, {}).values()
+              for name in options.target}
+    return vars(session).get(_TARGETS, set()) - living
 
 
 def note_closure(session: Any) -> None:
@@ -72,11 +89,12 @@ def note_closure(session: Any) -> None:
     setattr(session, _CLOSURES, True)
 
 
-def reason_to_stay(session: Any) -> str:
+def reason_to_stay(session: Any, tables: Container[tf.Operation] = ()) -> str:
     """Returns what a session has beside variables, which it would lose; "" if nothing.
 
     Args:
         session: An open session that has run its graph.
+        tables: The ops of the tables that are among these variables.
     """
     # pylint: disable=protected-access
     if session._target:
@@ -84,22 +102,24 @@ def reason_to_stay(session: Any) -> str:
     if _CLOSURES in vars(session):
         return "it gave out functions by make_callable"
     kinds = {op.type: op for op in _seen(session)}
-    for kind in sorted(kinds):
-        if kinds[kind].op_def.is_stateful and kind not in _STATELESS \
-                and not kind.startswith(_STATELESS_BEGINNINGS):
-            return "it has the state of {} ({})".format(kinds[kind].name, kind)
+    others = [op for op in table_ops(session.graph) if op not in tables]
+    for op in others + [kinds[kind] for kind in sorted(kinds)]:
+        if op in others or (op.op_def.is_stateful and op.type not in _STATELESS
+                            and not op.type.startswith(_STATELESS_BEGINNINGS)):
+            return "it has the state of {} ({})".format(op.name, op.type)
     return ""
 
 
-def begin_anew(session: Any) -> None:
+def begin_anew(session: Any, reads: Optional[Dict[tf.Operation, tf.Tensor]] = None) -> None:
     """Gives a session a fresh session of TensorFlow; `set_values` has to follow.
 
     Args:
         session: A session of which `reason_to_stay` says "".
+        reads: What tells the values of variables that are tables, by their ops.
     """
     # pylint: disable=protected-access
     graph, marks = session.graph, vars(session)
-    values = _values(session)
+    values = _values(session, reads or {})
     fresh = sessions.BaseSession("", graph, session._config)
     # What is there now would be released in the other session.
     for one in marks.get(_CALLABLES, ()):
@@ -159,10 +179,23 @@ def _seen(session: Any) -> List[tf.Operation]:
     return session.graph.get_operations()[:vars(session)[PREPARED]]
 
 
-def _values(session: Any) -> Dict[tf.Operation, np.ndarray]:
+def rename(session: Any, names: Dict[str, str]) -> None:
+    """Has the callables of a session, which are still to be made again, take tensors of new names.
+
+    Args:
+        session: A session that begins anew.
+        names: The new names by those of before.
+    """
+    for options in vars(session).get(_CALLABLES, {}).values():
+        for field in (options.feed, options.fetch):
+            field[:] = [names.get(name, name) for name in field]
+
+
+def _values(session: Any, tables: Dict[tf.Operation, tf.Tensor]) -> Dict[tf.Operation, np.ndarray]:
     """Returns the values of the variables that a session has initialized, by their ops."""
     with extensible(session.graph):
-        reads = {op: _read(op) for op in _seen(session) if op.type in VARIABLES}
+        reads = {op: tables.get(op) if op in tables else _read(op)
+                 for op in _seen(session) if op.type in VARIABLES}
     try:
         return dict(zip(reads, stock_run(session, list(reads.values()))))
     except tf.errors.FailedPreconditionError:
@@ -200,4 +233,5 @@ def _set(op: tf.Operation, value: tf.Tensor) -> tf.Operation:
     return tf.raw_ops.Assign(ref=op.outputs[0], value=value, validate_shape=False).op
 
 
-__all__ = ["begin_anew", "note_callable", "note_closure", "reason_to_stay", "set_values"]
+__all__ = ["begin_anew", "given_up", "note_callable", "note_closure", "reason_to_stay", "rename",
+           "set_values"]

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from mx_rec.base.log import logger
 from mx_rec.edits.replacing import extending, extensible
-from mx_rec.edits.upstream import upstream
 from mx_rec.graph.anew import begin_anew, reason_to_stay
+from mx_rec.graph.back import have_gradients
 from mx_rec.graph.runs import has_seen
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.analysis import VARIABLES, is_update
@@ -30,14 +30,22 @@ def convert_variables(graph: tf.Graph, session: Any = None) -> None:
     if options_of_process() is None:
         return
     with extensible(graph):
-        if state.is_settled:
+        if state.is_settled and not state.settled:
             return
+        settled = state.settled
         # The global step may have been there before.
         first = next((position for position, op in enumerate(graph.get_operations(), 1)
-                      if op.type in VARIABLES and op.get_attr("dtype") == tf.float32), None)
+                      if position > settled and op.type in VARIABLES
+                      and op.get_attr("dtype") == tf.float32), None)
+        if settled and first is None:
+            return
         seen = [] if first is None else [one for one in state.sessions() if has_seen(one, first)]
+        if settled:
+            _convert_added(graph, not seen)
+            return
         if not seen:
             convert_graph(graph, True)
+            state.settled = state.without_training = len(graph.get_operations())
             return
         state.is_settled = True
         reason = reason_to_stay(session) if seen == [session] else "it is another one"
@@ -47,6 +55,24 @@ def convert_variables(graph: tf.Graph, session: Any = None) -> None:
                            "session.run.", reason)
         else:
             convert_seen(graph, lambda: begin_anew(session))
+            state.settled = state.without_training = len(graph.get_operations())
+
+
+def _convert_added(graph: tf.Graph, is_new: bool) -> None:
+    """Converts the variables that a script has added, with training ops, to a converted graph.
+
+    Args:
+        graph: The graph.
+        is_new: Whether no session has run them.
+    """
+    state = graph_state(graph)
+    if is_new:
+        state.was_run = False
+        convert_graph(graph, True, settled=state.settled)
+    else:
+        logger.info("stock_tables: the variables that were added to the graph stay TensorFlow's: a "
+                    "session has run them before there were training ops of them.")
+    state.settled = state.without_training = len(graph.get_operations())
 
 
 def convert_before_run(session: Any) -> None:
@@ -62,8 +88,9 @@ def convert_before_run(session: Any) -> None:
         return
     # A graph that is settled may be in the middle of its conversion, by another thread.
     with extending:
-        if not graph_state(graph).is_settled and has_candidates(graph, options) \
-                and _has_training(graph):
+        state = graph_state(graph)
+        if (state.settled or not state.is_settled) \
+                and has_candidates(graph, options, state.settled) and _has_training(graph):
             _try_to_convert(graph, session)
 
 
@@ -130,7 +157,7 @@ def patched_initializer(stock: Callable[[], tf.Operation]) -> Callable[[], tf.Op
 
 
 def patched_compute_gradients(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes Optimizer.compute_gradients, which refuses to leave a variable out that is a table.
+    """Makes Optimizer.compute_gradients, for which tables are variables again.
 
     Args:
         stock: TensorFlow's own.
@@ -141,33 +168,37 @@ def patched_compute_gradients(stock: Callable[..., Any]) -> Callable[..., Any]:
 
     def compute_gradients(self: Any, loss: Any, var_list: Any = None, *args: Any,
                           **kwargs: Any) -> Any:
-        """Computes gradients as stock TensorFlow does.
-
-        Raises:
-            NotImplementedError: If a variable that became a table in a run before is to be trained.
-        """
-        if isinstance(loss, tf.Tensor) and not tf.executing_eagerly():
-            _refuse_to_leave_out(loss, var_list)
+        if var_list is None and isinstance(loss, tf.Tensor) and not tf.executing_eagerly():
+            # Those that are tables are in no collection.
+            have_gradients(loss, [variable for one in converted(loss.graph) for variable in
+                                  one.objects.get(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES, ())])
         return stock(self, loss, var_list, *args, **kwargs)
 
     return compute_gradients
 
 
-def _refuse_to_leave_out(loss: tf.Tensor, var_list: Any) -> None:
-    """Refuses a training of tables whose updates were made before: it would not reach them."""
-    tables = converted(loss.graph)
-    if not tables:
-        return
-    asked = None if var_list is None else {
-        one.op.name for one in var_list if isinstance(one, tf.Variable)}
-    needed = set(upstream([loss]))
-    for one in tables:
-        trained = [variable.op.name for variable in one.objects.get(
-            tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES, ())]
-        if one.plan.name in (trained if asked is None else asked) \
-                and one.table.handle.op in needed:
-            raise NotImplementedError(
-                "the variable {!r} has been the table {!r} since a session ran the graph, and the "
-                "training ops that are made now would not train it. Make all training ops before "
-                "the first run that trains, leave it out of var_list, or leave its name out of "
-                "init(stock_tables=...).".format(one.plan.name, one.plan.table))
+def patched_gradients(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes tf.gradients, which knows variables and no tables.
+
+    Args:
+        stock: TensorFlow's own.
+
+    Returns:
+        Its replacement.
+    """
+
+    def gradients(ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Computes gradients as stock TensorFlow does.
+
+        Raises:
+            NotImplementedError: If they are of a variable that became a table in a run before, and
+                cannot be one again.
+        """
+        have_gradients(ys, xs)
+        return stock(ys, xs, *args, **kwargs)
+
+    return gradients
+
+
+__all__ = ["convert_before_run", "convert_variables", "patched_compute_gradients",
+           "patched_gradients", "patched_initializer", "patched_monitored_session"]

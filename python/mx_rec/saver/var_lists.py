@@ -75,6 +75,8 @@ def patched_build(stock: Callable[..., None]) -> Callable[..., None]:
         if graph is None or outermost_graph(graph) is not graph \
                 or graph_state(graph).is_settled:
             stock(self, *args, **kwargs)
+            if graph is not None:
+                graph_state(graph).saved_since = True
             return
         first = len(graph.get_operations())
         stock(self, *args, **kwargs)

@@ -21,7 +21,7 @@ from mx_rec.checkpoint.table_ops import refuse_namesake
 from mx_rec.core.table import Table
 from mx_rec.ops import library
 from mx_rec.state.table_variable import (TABLE_OP, is_table_variable, refuse_shared_tables,
-                                         table_config_of)
+                                         table_config_of, table_ops)
 from mx_rec.stock.convert import converted
 from mx_rec.stock.warm_start import HISTORY, VariableStarts
 
@@ -66,8 +66,8 @@ def patched_warm_start(stock: Callable[..., None]) -> Callable[..., None]:
         refuse_shared_tables(graph, "a warm start")
         found = {}  # type: Dict[str, tf.Operation]
         of_variables = {one.table.table_name for one in converted(graph)}
-        owners = [op for op in graph.get_operations() if op.type == TABLE_OP
-                  and table_config_of(op)["name"] not in of_variables]
+        owners = [op for op in table_ops(graph, TABLE_OP)
+                  if table_config_of(op)["name"] not in of_variables]
         for op in owners:
             found.setdefault(table_config_of(op)["name"], op)
         settings = (ckpt_to_initialize_from, vars_to_warm_start, var_name_to_vocab_info,

@@ -39,9 +39,15 @@ class GraphState:
         was_run: Whether a session had run the graph before that, and has begun anew.
         without_training: How many of its first ops were searched for one of an optimizer before
             that, in vain.
+        before: What the graph was before each of its conversions (mx_rec.stock.undo.Before).
+        settled: How many of its first ops have variables for which it is settled; what a session
+            script adds is looked at again. 0 before that, and where nothing is.
+        retired: Names of the ops that callables ran, and no callable does any more, when variables
+            of tables were variables again.
+        went_back: How often they were.
+        saved_since: Whether a tf.train.Saver was made since that was settled.
         savers: What is known of each tf.train.Saver that was made for the graph
             (mx_rec.saver.var_lists.KnownSaver).
-        undone: Names of the ops of tables of a conversion that failed and was undone.
         element_specs: Nesting of the elements of an iterator, by the name of its op.
         initializers: Initialisation op of the rewritten iterator, by is_training.
         target_batches: Batch of the rewritten iterator, by is_training.
@@ -71,8 +77,12 @@ class GraphState:
         self.is_settled = False
         self.was_run = False
         self.without_training = 0
+        self.before = []  # type: List[Any]
+        self.settled = 0
+        self.retired = set()  # type: Set[str]
+        self.went_back = 0
+        self.saved_since = False
         self.savers = []  # type: List[Any]
-        self.undone = set()  # type: Set[str]
         self.element_specs = {}  # type: Dict[str, Any]
         self.initializers = {}  # type: Dict[bool, tf.Operation]
         self.target_batches = {}  # type: Dict[bool, Any]

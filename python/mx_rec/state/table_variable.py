@@ -1,9 +1,10 @@
 """The variable of a table: what optimizers update, without a dense value."""
 
 import json
-from typing import Any, Callable, List, NoReturn, Optional
+from typing import Any, Callable, Iterable, List, NoReturn, Optional
 
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 
 from mx_rec.tensorflow.names import DenseLike, register_dense_like, tensor_util
 from mx_rec.tensorflow.names import session as session_module
@@ -15,8 +16,43 @@ CLUSTER_TABLE_OP = "MxRecClusterTable"
 SHARED_DEVICE = "_mx_rec_shared_device"
 _TABLE_OPS = (TABLE_OP, CLUSTER_TABLE_OP)
 
+# Attribute of such an op, also in exported graphs: the change that made it was taken back.
+_UNDONE = "_mx_rec_undone"
+
 # Attribute of an op of type MxRecTable: its one TableVariable.
 _VARIABLE = "_mx_rec_variable"
+
+
+def table_ops(graph: tf.Graph, *types: str) -> List[tf.Operation]:
+    """Returns the ops of a graph that stand for tables, but for those that were undone.
+
+    Args:
+        graph: The graph.
+        types: Of which types; none: of all.
+    """
+    return [op for op in graph.get_operations() if op.type in (types or _TABLE_OPS)
+            and not is_undone(op)]
+
+
+def undo_tables(ops: Iterable[tf.Operation]) -> None:
+    """Marks the tables among ops, which stay in their graph, and nothing runs them any more.
+
+    Args:
+        ops: The ops of a change that is taken back.
+    """
+    for op in ops:
+        if op.type in _TABLE_OPS:
+            op._set_attr(  # pylint: disable=protected-access
+                _UNDONE, attr_value_pb2.AttrValue(b=True))
+
+
+def is_undone(op: tf.Operation) -> bool:
+    """Returns whether an op that stands for a table was marked by `undo_tables`.
+
+    Args:
+        op: The op.
+    """
+    return _UNDONE in op.node_def.attr
 
 
 class TableVariable(tf.compat.v1.Variable, DenseLike):

@@ -18,7 +18,8 @@ from mx_rec.ops import library
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
 from mx_rec.stock.admission import RowRules, SavedHistory, rules_of
-from mx_rec.stock.analysis import StockVariable, plan_variables, table_name, with_ids
+from mx_rec.stock.analysis import (VARIABLES, StockVariable, plan_variables, table_name,
+                                   with_ids)
 from mx_rec.stock.changes import change
 from mx_rec.stock.dense import Filling, SlotStarts, make_filling, set_all
 from mx_rec.stock.groups import fuse
@@ -27,11 +28,13 @@ from mx_rec.stock.lift import lift
 from mx_rec.stock.nodes import Nodes
 from mx_rec.stock.options import StockTables, sketch_of
 from mx_rec.stock.parts import SavedPlace
+from mx_rec.stock.retired import refuse_retired, retired_ops
 from mx_rec.stock.rows import Rows, SlotRows
-from mx_rec.stock.savers import renewable_savers, without_savers
+from mx_rec.stock.savers import ops_of, renewable_savers
 from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_op,
                                       look_up_together, refuse_start, update_together)
 from mx_rec.stock.servers import HERE, Servers
+from mx_rec.tensorflow.graph_def import without_nodes
 
 # The attribute of a graph that holds what was converted.
 CONVERTED = "_mx_rec_stock_tables"
@@ -102,8 +105,8 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
             known: Optional[Set[str]] = None, only_known: bool = False,
             dense: Optional[Set[str]] = None,
             histories: Optional[Dict[str, SavedHistory]] = None,
-            servers: Servers = HERE) -> List[StockVariable]:
-    """Makes tables of the variables of a graph that qualify. No session may have run it.
+            servers: Servers = HERE, settled: int = 0) -> List[StockVariable]:
+    """Makes tables of the variables of a graph that qualify. No session may have run them.
 
     Args:
         graph: The graph, complete: gradients, updates, evaluation.
@@ -114,6 +117,7 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
         dense: See `plan_variables`.
         histories: See `rules_of`.
         servers: The parameter servers on which the tables are to be, if any.
+        settled: How many of its first ops have variables that stay what they are.
 
     Returns:
         The plan, with the variables that stay and why; without those that were converted before.
@@ -125,9 +129,12 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
             parameter servers.
     """
     # Ops of variables that are tables already are still there, and nothing runs them.
-    gone = _names(converted(graph))
+    gone = _names(converted(graph)).union(
+        op.name for op in graph.get_operations()[:settled] if op.type in VARIABLES)
     savers = renewable_savers(graph)
-    plans = _without_limits(graph, options, (trains, known, only_known), dense, gone, savers)
+    retired = retired_ops(graph)
+    plans = _without_limits(graph, options, (trains, known, only_known), dense, gone, savers,
+                            retired)
     rules = rules_of(graph, plans, options, trains, histories)
     _check_rules(plans, rules)
     objects = _variable_objects(graph)
@@ -158,11 +165,13 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
     forbid_dropped_feeds(graph)
     setattr(graph, CONVERTED, done)
     if found:
+        refuse_retired([rows for rows, _ in found], retired)
         late_ops(graph).add([rows for rows, _ in found])
         for saver in savers:
             if not _names(done).isdisjoint(saver.variables):
                 saver.build_anew()
-    graph_state(graph).savers = []
+    state = graph_state(graph)
+    state.savers, state.saved_since = [], False
     return plans
 
 
@@ -196,15 +205,15 @@ def _table_of(plan: StockVariable, options: StockTables, rules: RowRules,
 
 def _without_limits(graph: tf.Graph, options: StockTables, arguments: Tuple[Any, ...],
                     dense: Optional[Set[str]], gone: Set[str],
-                    savers: List[Any]) -> List[StockVariable]:
+                    savers: List[Any], retired: Set[str]) -> List[StockVariable]:
     """Plans a graph, after the limits of ids that are to fall away have done so.
 
     Savers that are built anew keep no variable from becoming a table. Those that cannot be are
-    taken out of `savers`.
+    taken out of `savers`. Nor do ops that were given up.
     """
     saved, was_run = saved_places(graph), graph_state(graph).was_run
     while True:
-        graph_def = without_savers(graph.as_graph_def(), savers)
+        graph_def = without_nodes(graph.as_graph_def(), ops_of(savers) | retired)
         plans = [plan for plan in plan_variables(graph_def, options, *arguments, dense=dense,
                                                  saved=saved, was_run=was_run)
                  if plan.name not in gone]
@@ -227,8 +236,8 @@ def _without_limits(graph: tf.Graph, options: StockTables, arguments: Tuple[Any,
     lift(graph, Nodes(graph_def), [plan.reader for plan in lifted.values()],
          [limit for plan in lifted.values() for limit in plan.ids.limits])
     # Its ops have other inputs now.
-    again = plan_variables(without_savers(graph.as_graph_def(), savers), options, *arguments,
-                           decides_ids=False, saved=saved, was_run=was_run)
+    again = plan_variables(without_nodes(graph.as_graph_def(), ops_of(savers) | retired), options,
+                           *arguments, decides_ids=False, saved=saved, was_run=was_run)
     return [with_ids(plan, lifted[plan.name].ids) if plan.name in lifted else plan
             for plan in again if plan.name not in gone]
 

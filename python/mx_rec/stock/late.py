@@ -10,8 +10,10 @@ from typing import Any, Dict, List, Sequence, Set, Tuple, Union
 import tensorflow as tf
 
 from mx_rec.edits.replacing import extensible, replace_waiting
-from mx_rec.edits.wiring import COPIES, change_of, in_place_of, waits_of_copy
+from mx_rec.edits.wiring import (COPIES, Inputs, change_of, in_place_of, inputs_of,
+                                 waits_of_copy)
 from mx_rec.state.graph_state import graph_state
+from mx_rec.stock.analysis import VARIABLES
 from mx_rec.stock.changes import change, is_change
 from mx_rec.stock.rows import Rows, SlotRows
 from mx_rec.tensorflow.names import tensor_util
@@ -44,6 +46,8 @@ class LateOps:
         # The ends of the names of ops that variables were read by, and what was read.
         self._ends = set()  # type: Set[Tuple[type, str]]
         self._seen = 0
+        #: The ops that were looked at when some of them were replaced, and what they took.
+        self.replaced = []  # type: List[Inputs]
 
     def add(self, variables: List[Rows]) -> None:
         """Takes on variables that became tables, whose ops are replaced.
@@ -89,14 +93,15 @@ class LateOps:
             return
         with extensible(self._graph):
             new = self._graph.get_operations()[self._seen:]
+            before = [inputs_of(op) for op in new]
             # TensorFlow makes the entries to a branch or loop after what they are for.
             for op in new:
                 if op.type in _ENTRIES and _is_itself(op.inputs[0]) \
                         and op.inputs[0].op in self._rows and _context_of(op) is not None:
                     self._note(op, self._rows[op.inputs[0].op])
-            for op in new:
-                if op not in self._rows:
-                    self._adopt(op)
+            is_replacing = [self._adopt(op) for op in new if op not in self._rows]
+            if any(is_replacing) or not self._rows.keys().isdisjoint(new):
+                self.replaced.extend(before)
             self._release_waiting()
             self._seen = len(self._graph.get_operations())
 
@@ -119,6 +124,12 @@ class LateOps:
         if rows is None or fetched.dtype == tf.resource:
             return fetched
         return self._fetched(op, rows)
+
+    def values(self) -> Dict[tf.Operation, tf.Tensor]:
+        """Returns what the variables would hold that are tables, by their ops."""
+        with extensible(self._graph):
+            return {op: self._value(op, rows) for op, rows in list(self._rows.items())
+                    if op.type in VARIABLES}
 
     def _fetched(self, op: tf.Operation, rows: Rows) -> tf.Tensor:
         try:
@@ -158,8 +169,8 @@ class LateOps:
                 self._values[op] = rows.value(op)
         return self._values[op]
 
-    def _adopt(self, op: tf.Operation) -> None:
-        """Replaces a new op, or what it reads, if that is a variable."""
+    def _adopt(self, op: tf.Operation) -> bool:
+        """Replaces a new op, or what it reads, if that is a variable; returns whether it is."""
         found = [(position, tensor, self._rows[tensor.op])
                  for position, tensor in enumerate(op.inputs) if tensor.op in self._rows]
         try:
@@ -169,6 +180,7 @@ class LateOps:
         except _Cannot as why:
             _refuse(op, _text(found[0][2], op, str(why)),
                     [position for position, tensor, _ in found if not _is_itself(tensor)])
+        return bool(found)
 
     def _replace(self, op: tf.Operation, position: int, tensor: tf.Tensor, rows: Rows) -> None:
         kind, is_first = op.type, position == 0

@@ -25,23 +25,13 @@ def renewable_savers(graph: tf.Graph) -> List[Any]:
             and named.isdisjoint(op.name for op in one.operations)]
 
 
-def without_savers(graph_def: Any, savers: List[Any]) -> Any:
-    """Removes the ops of Savers from a GraphDef; returns it.
+def ops_of(savers: List[Any]) -> Set[str]:
+    """Returns the names of the ops of Savers.
 
     Args:
-        graph_def: The graph, its ops in order.
         savers: From `renewable_savers`.
     """
-    gone = {op.name for one in savers for op in one.operations}
-    places = [place for place, node in enumerate(graph_def.node) if node.name in gone]
-    # A slice at a time: the ops of a Saver follow each other.
-    while places:
-        end = places.pop() + 1
-        first = end - 1
-        while places and places[-1] == first - 1:
-            first = places.pop()
-        del graph_def.node[first:end]
-    return graph_def
+    return {op.name for one in savers for op in one.operations}
 
 
 def _is_own(known: Any) -> bool:
@@ -57,4 +47,4 @@ def _is_alone(operations: List[tf.Operation]) -> bool:
                for op in operations)
 
 
-__all__ = ["renewable_savers", "without_savers"]
+__all__ = ["ops_of", "renewable_savers"]

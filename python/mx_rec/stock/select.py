@@ -14,10 +14,10 @@ from mx_rec.stock.admission import SavedHistory
 from mx_rec.stock.analysis import HAS_SAVER, StockVariable, plan_variables
 from mx_rec.stock.convert import convert, saved_places
 from mx_rec.stock.options import StockTables, is_chosen
-from mx_rec.stock.savers import renewable_savers, without_savers
+from mx_rec.stock.savers import ops_of, renewable_savers
 from mx_rec.stock.servers import HERE, Servers, servers_of
 from mx_rec.stock.undo import undone_by_error
-from mx_rec.tensorflow.graph_def import serialized
+from mx_rec.tensorflow.graph_def import serialized, without_nodes
 
 
 class Decision(NamedTuple):
@@ -72,7 +72,8 @@ def _note(chosen: List[StockVariable]) -> None:
 def convert_graph(graph: tf.Graph, trains: bool,
                   known: Optional[Set[str]] = None, only_known: bool = False,
                   dense: Optional[Set[str]] = None,
-                  histories: Optional[Dict[str, SavedHistory]] = None) -> List[StockVariable]:
+                  histories: Optional[Dict[str, SavedHistory]] = None,
+                  settled: int = 0) -> List[StockVariable]:
     """Converts a graph as `init(stock_tables=...)` says.
 
     Args:
@@ -82,6 +83,7 @@ def convert_graph(graph: tf.Graph, trains: bool,
         only_known: Whether all others stay as they are.
         dense: Names of variables that the checkpoint has as such, whose rows a table takes over.
         histories: The admission histories of the checkpoint by table, None if not known.
+        settled: How many of its first ops have variables that stay what they are.
 
     Returns:
         The plan; empty without stock_tables, and in jobs of several processes without parameter
@@ -105,12 +107,18 @@ def convert_graph(graph: tf.Graph, trains: bool,
     except NotImplementedError as error:
         warn_once("stock_tables: all variables stay TensorFlow's: %s", error)
         return []
+    if servers.devices and settled:
+        return []
     if servers.devices and _refused_on_servers(options):
         warn_once("stock_tables: all variables stay TensorFlow's: the job has parameter servers, "
                   "whose tables do not support %s.", _refused_on_servers(options))
         return []
-    with making_many(), undone_by_error(graph, serialized(graph)):
-        plans = convert(graph, options, trains, known, only_known, dense, histories, servers)
+    with making_many(), undone_by_error(graph, serialized(graph)) as before:
+        plans = convert(graph, options, trains, known, only_known, dense, histories, servers,
+                        settled)
+        if any(plan.converts for plan in plans):
+            before.keep()
+            graph_state(graph).before.append(before)
     _tell(graph, options, plans, servers)
     if trains:
         _warn_of_savers(graph, options, plans)
@@ -125,7 +133,7 @@ def convert_seen(graph: tf.Graph, begin_anew: Callable[[], None]) -> None:
         begin_anew: Called before, if any of its variables becomes a table.
     """
     options, savers = options_of_process(), renewable_savers(graph)
-    plans = plan_variables(without_savers(graph.as_graph_def(), savers), options, True,
+    plans = plan_variables(without_nodes(graph.as_graph_def(), ops_of(savers)), options, True,
                            saved=saved_places(graph), was_run=True)
     if any(plan.converts for plan in plans) and not _has_strategy(graph) \
             and not servers_of(graph).devices:
@@ -136,14 +144,17 @@ def convert_seen(graph: tf.Graph, begin_anew: Callable[[], None]) -> None:
         _tell(graph, options, [plan._replace(converts=False) for plan in plans], HERE)
 
 
-def has_candidates(graph: tf.Graph, options: StockTables) -> bool:
+def has_candidates(graph: tf.Graph, options: StockTables, settled: int = 0) -> bool:
     """Returns whether a graph has variables that the options choose by name and rows.
 
     Args:
         graph: The graph.
         options: Which variables.
+        settled: How many of its first ops have variables that do not count.
     """
-    return any(_is_chosen(variable, options) for variable in _variables(graph))
+    # pylint: disable=protected-access
+    return any(variable.op._id > settled and _is_chosen(variable, options)
+               for variable in _variables(graph))
 
 
 def _is_chosen(variable: Any, options: StockTables) -> bool:

@@ -1,19 +1,21 @@
-"""Takes a change of a graph back that failed: the graph computes what it did before.
+"""Takes a change of a graph back: the graph computes what it did before.
 
 TensorFlow cannot take ops out of a graph. Those of the change stay, and nothing runs them.
 """
 
 import contextlib
 import copy
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterator, List, Sequence
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from mx_rec.edits.wiring import REPLACED
+from mx_rec.edits.wiring import REPLACED, Inputs, inputs_of
+from mx_rec.ops.lookups import mark_movable, may_move
 from mx_rec.state.graph_state import graph_state
+from mx_rec.state.table_variable import undo_tables
 from mx_rec.stock.convert import CONVERTED
-from mx_rec.tensorflow.moved import take_back
+from mx_rec.tensorflow.moved import Places
 
 # The attributes of graphs that a change fills, TensorFlow's and ours, and how ours of ops begin.
 # They are named: the graphs of new versions have no __dict__ that could be listed.
@@ -21,24 +23,26 @@ _OF_GRAPH = ("_unfeedable_tensors", "_unfetchable_ops")
 _FILLED = (REPLACED, CONVERTED)
 _OURS = "_mx_rec_"
 
+_MISSING = object()
+
 
 @contextlib.contextmanager
-def undone_by_error(graph: tf.Graph, definition: bytes) -> Iterator[None]:
+def undone_by_error(graph: tf.Graph, definition: bytes) -> Iterator["Before"]:
     """A context in which a graph is changed; an error leaves the graph as it was before.
 
     Args:
         graph: The graph.
         definition: Its serialized GraphDef.
     """
-    before = _Before(graph, definition)
+    before = Before(graph, definition)
     try:
-        yield
+        yield before
     except BaseException:
         before.restore()
         raise
 
 
-class _Before:
+class Before:
     """What a graph was, as far as a change of it goes.
 
     Args:
@@ -49,6 +53,9 @@ class _Before:
     def __init__(self, graph: tf.Graph, definition: bytes) -> None:
         self._graph = graph
         self._definition = definition
+        self._operations = graph.get_operations()
+        self._places = Places(self._operations)
+        self._added = {}  # type: Dict[str, List[Any]]
         self._collections = {key: list(graph.get_collection_ref(key))
                              for key in graph.get_all_collection_keys()}
         self._attributes = {name: copy.copy(getattr(graph, name)) for name in _FILLED
@@ -66,42 +73,135 @@ class _Before:
                                                             for one in objects}.values()]
 
     def restore(self) -> None:
-        """Makes the graph what it was."""
-        # pylint: disable=protected-access
+        """Makes the graph what it was; nothing else has changed it since."""
         graph, state = self._graph, graph_state(self._graph)
+        made = graph.get_operations()[len(self._operations):]
+        self._restore_ops()
+        for key in graph.get_all_collection_keys():
+            graph.get_collection_ref(key)[:] = self._collections.get(key, [])
+        for one, attributes in self._objects:
+            vars(one).clear()
+            vars(one).update(attributes)
+        vars(state).update(self._state)
+        _bury(made)
+
+    def keep(self) -> None:
+        """Notes what the change has done, so that `go_back` can take that alone back."""
+        self._objects = [(one, {name: (attributes.get(name, _MISSING), vars(one).get(name))
+                                for name in set(attributes) | set(vars(one))
+                                if attributes.get(name, _MISSING) is not vars(one).get(name)})
+                         for one, attributes in self._objects]
+        graph = self._graph
+        self._added = {key: _without(graph.get_collection_ref(key), self._collections.get(key, ()))
+                       for key in graph.get_all_collection_keys()}
+
+    def go_back(self, replaced: Sequence[Inputs]) -> Dict[str, str]:
+        """Takes the change back later; what the program has added to the graph since stays.
+
+        Args:
+            replaced: Ops that the program made since and that were replaced, and what they had
+                taken, in the order in which they were.
+
+        Returns:
+            What tensors are named now that had the names of others, by these.
+        """
+        graph, state = self._graph, graph_state(self._graph)
+        added = [inputs_of(op) for op in graph.get_operations()[len(self._operations):]]
+        renamed = self._restore_ops([op for op, _, _ in replaced])
+        for op, inputs, waits in added:
+            _set_inputs(op, op.node_def, [tensor.name for tensor in inputs],
+                        [one.name for one in waits])
+        for op, inputs, waits in reversed(replaced):
+            _set_inputs(op, op.node_def, [tensor.name for tensor in inputs],
+                        [one.name for one in waits])
+        for key in graph.get_all_collection_keys():
+            first, values = self._collections.get(key, []), graph.get_collection_ref(key)
+            values[:] = first + _without(values, first + self._added.get(key, []))
+        for one, attributes in self._objects:
+            for name, (value, changed) in attributes.items():
+                if isinstance(value, tf.Operation) and isinstance(changed, tf.Operation):
+                    # Of an initializer that the program may hold.
+                    changed._add_control_input(value)  # pylint: disable=protected-access
+                if vars(one).get(name) is changed:
+                    if value is _MISSING:
+                        vars(one).pop(name, None)
+                    else:
+                        vars(one)[name] = value
+        _bury([op for op, _, _ in added])
+        vars(state).update(self._state)
+        state.passed = graph.version
+        return renamed
+
+    def _restore_ops(self, others: Sequence[tf.Operation] = ()) -> Dict[str, str]:
+        """Gives ops back what they took, and their outputs to those that read them.
+
+        Args:
+            others: Ops that were made later, and replaced, which get their outputs back as well.
+
+        Returns:
+            The names of the tensors that had moved, by those that they had there.
+        """
+        # pylint: disable=protected-access
+        graph = self._graph
         nodes = graph_pb2.GraphDef.FromString(self._definition).node
-        operations = graph.get_operations()
-        made = operations[len(nodes):]
-        operations = operations[:len(nodes)]
-        now = [[tensor.name for tensor in op.inputs] for op in operations]
-        take_back(operations)
-        for op, node, names in zip(operations, nodes, now):
-            waits = [source[1:] for source in node.input if source.startswith("^")]
-            for position, name in enumerate(names):
-                source = node.input[position]
-                source = source if ":" in source else source + ":0"
-                if source != name:
-                    op._update_input(position, graph.get_tensor_by_name(source))
-            if {waited.name for waited in op.control_inputs} != set(waits):
-                op._remove_all_control_inputs()
-                op._add_control_inputs([graph.get_operation_by_name(name) for name in waits])
-            for name in list(op.node_def.attr):
+        renamed = self._places.take_back(others)
+        for op, node in zip(self._operations, nodes):
+            now = op.node_def
+            _set_inputs(op, now, [one if ":" in one else one + ":0" for one in _sources(node)],
+                        _waits(node))
+            for name in list(now.attr):
                 if name.startswith(_OURS) and name not in node.attr:
                     op._clear_attr(name)
                 elif name.startswith(_OURS):
                     op._set_attr(name, node.attr[name])
-        for key in graph.get_all_collection_keys():
-            graph.get_collection_ref(key)[:] = self._collections.get(key, [])
         for name in _FILLED:
             if hasattr(graph, name):
                 delattr(graph, name)
         for name, value in self._attributes.items():
             setattr(graph, name, value)
-        for one, attributes in self._objects:
-            vars(one).clear()
-            vars(one).update(attributes)
-        vars(state).update(self._state)
-        state.undone.update(op.name for op in made)
+        return renamed
+
+
+def _set_inputs(op: tf.Operation, now: Any, inputs: Sequence[str], waits: Sequence[str]) -> None:
+    """Makes an op take some tensors and wait for some ops, where it takes or waits for others.
+
+    Args:
+        op: The op.
+        now: Its NodeDef: the tensors of Python may have other names since it took them.
+        inputs: Names of tensors.
+        waits: Names of ops.
+    """
+    # pylint: disable=protected-access
+    for position, (source, name) in enumerate(zip(_sources(now), inputs)):
+        if (source if ":" in source else source + ":0") != name:
+            op._update_input(position, op.graph.get_tensor_by_name(name))
+    if set(_waits(now)) != set(waits):
+        op._remove_all_control_inputs()
+        op._add_control_inputs([op.graph.get_operation_by_name(name) for name in waits])
+
+
+def _sources(node: Any) -> List[str]:
+    """Returns what a NodeDef takes."""
+    return [source for source in node.input if not source.startswith("^")]
+
+
+def _waits(node: Any) -> List[str]:
+    """Returns the names of the ops that a NodeDef waits for."""
+    return [source[1:] for source in node.input if source.startswith("^")]
+
+
+def _bury(made: Sequence[tf.Operation]) -> None:
+    """Marks the tables and lookups among ops that a change had made, for what reads the graph."""
+    undo_tables(made)
+    for op in made:
+        if may_move(op):
+            mark_movable(op, False)
+
+
+def _without(values: Sequence[Any], others: Sequence[Any]) -> List[Any]:
+    """Returns the values that are none of others."""
+    known = {id(one) for one in others}
+    return [value for value in values if id(value) not in known]
 
 
 def _plain(attributes: Dict[str, Any]) -> Dict[str, Any]:
@@ -110,4 +210,4 @@ def _plain(attributes: Dict[str, Any]) -> Dict[str, Any]:
             for name, value in attributes.items() if not name.startswith("_")}
 
 
-__all__ = ["undone_by_error"]
+__all__ = ["Before", "undone_by_error"]

@@ -1,5 +1,7 @@
 """The GraphDef of a graph as bytes, which the plugin reads: no message of Python is made of it."""
 
+from typing import Any, Container
+
 import tensorflow as tf
 
 from mx_rec.tensorflow.names import c_api
@@ -27,3 +29,21 @@ def serialized(graph: tf.Graph) -> bytes:
         raise ValueError(str(error)) from error
     finally:
         c_api.TF_DeleteBuffer(buffer)
+
+
+def without_nodes(graph_def: Any, names: Container[str]) -> Any:
+    """Removes nodes from a GraphDef; returns it.
+
+    Args:
+        graph_def: The graph, its ops in order.
+        names: Of the nodes.
+    """
+    places = [place for place, node in enumerate(graph_def.node) if node.name in names]
+    # A slice at a time: many follow each other.
+    while places:
+        end = places.pop() + 1
+        first = end - 1
+        while places and places[-1] == first - 1:
+            first = places.pop()
+        del graph_def.node[first:end]
+    return graph_def

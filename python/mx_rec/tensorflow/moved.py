@@ -4,7 +4,7 @@ Up to TensorFlow 2.12 a tensor object of Python says itself which op it belongs 
 fixed when it is made, and the object gets a class whose properties are those of the new tensor.
 """
 
-from typing import Any, Dict, Iterable, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import tensorflow as tf
 
@@ -34,8 +34,10 @@ def move_each(old: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> None:
             op._outputs[place] = output
             continue
         outputs = op.outputs
+        if not hasattr(output, _STANDS_FOR):
+            # One that moves again is of that class.
+            output.__class__ = _class_of(type(output))
         setattr(output, _STANDS_FOR, value)
-        output.__class__ = _class_of(type(output))
         outputs[place] = output
         if op.outputs[place] is not output:
             raise NotImplementedError(
@@ -44,25 +46,68 @@ def move_each(old: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> None:
                     tf.__version__, output.op.name))
 
 
-def take_back(operations: Iterable[tf.Operation]) -> None:
-    """Makes tensor objects that moved to other ops those of the outputs of their first ops again.
+class Places:
+    """Where the tensor objects of ops are: outputs of their own op, or of one that they moved to.
 
     Args:
-        operations: The first ops.
+        operations: The ops.
     """
+
+    def __init__(self, operations: Sequence[tf.Operation]) -> None:
+        self._operations = operations
+        self._moved = {id(output): _place(output) + (getattr(output, _STANDS_FOR, None),)
+                       for op in operations for output in _outputs(op) if output.op is not op}
+
+    def take_back(self, later: Sequence[tf.Operation] = ()) -> Dict[str, str]:
+        """Makes tensor objects outputs of the ops again that they were outputs of.
+
+        Args:
+            later: Ops that were made later, whose tensor objects were their own.
+
+        Returns:
+            The names of the objects that had moved since, by those that they had there.
+        """
+        renamed, seen = {}, set()  # type: Dict[str, str], Set[int]
+        for op in list(self._operations) + list(later):
+            for place, output in enumerate(list(_outputs(op))):
+                # An op that an object has left still lists it, behind the first one.
+                if id(output) in seen:
+                    continue
+                seen.add(id(output))
+                name, before = output.name, self._moved.get(id(output), (op, place, None))
+                if _place(output) != before[:2]:
+                    _put(output, *before)
+                    renamed[name] = output.name
+        return renamed
+
+
+def _outputs(op: tf.Operation) -> List[tf.Tensor]:
+    """The list of an op's tensor objects."""
+    return op._outputs if hasattr(op, "_outputs") else op.outputs  # pylint: disable=W0212
+
+
+def _place(output: tf.Tensor) -> Tuple[tf.Operation, int]:
+    return output.op, output.value_index
+
+
+def _put(output: tf.Tensor, op: tf.Operation, place: int, value: Optional[tf.Tensor]) -> None:
+    """Makes a moved object an output of an op, where it stands for `value` or is the op's own."""
     # pylint: disable=protected-access
-    for op in operations:
-        for place, output in enumerate(op._outputs if hasattr(op, "_outputs") else op.outputs):
-            if hasattr(output, _STANDS_FOR):
-                value = getattr(output, _STANDS_FOR)
-                value.op.outputs[value.value_index] = value
-                output.__class__ = type(output).__mro__[1]
-                delattr(output, _STANDS_FOR)
-            elif hasattr(op, "_outputs") and output.op is not op:
-                output.op._outputs[output.value_index] = tf.Tensor(
-                    output.op, output.value_index, output.dtype)
-                output._op, output._value_index = op, place
-                output._name = output._tf_output = None
+    if not hasattr(output, _STANDS_FOR):
+        _outputs(output.op)[output.value_index] = tf.Tensor(
+            output.op, output.value_index, output.dtype)
+        output._op, output._value_index = op, place
+        output._name = output._tf_output = None
+        _outputs(op)[place] = output
+        return
+    now = getattr(output, _STANDS_FOR)
+    _outputs(now.op)[now.value_index] = now
+    if value is None:
+        output.__class__ = type(output).__mro__[1]
+        delattr(output, _STANDS_FOR)
+    else:
+        setattr(output, _STANDS_FOR, value)
+    _outputs(op)[place] = output
 
 
 def _class_of(kind: type) -> type:

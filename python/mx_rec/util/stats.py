@@ -8,7 +8,7 @@ import tensorflow as tf
 from mx_rec.constants.constants import MAX_INT32
 from mx_rec.core.table import Table
 from mx_rec.state.graph_state import find_session, graph_state, outermost_graph
-from mx_rec.state.table_variable import TABLE_OP
+from mx_rec.state.table_variable import TABLE_OP, is_undone
 from mx_rec.validator.validator import Int, Text, Type, checked
 
 
@@ -190,7 +190,7 @@ def _stats_of(graph: tf.Graph) -> Dict[str, tf.Tensor]:
     for op in graph.get_operations():
         if op.type == _STATS_OP:
             table = op.inputs[0].op
-            if table.type == TABLE_OP and table not in known:
+            if table.type == TABLE_OP and table not in known and not is_undone(table):
                 found.setdefault(table.name, op.outputs[0])
     return found
 

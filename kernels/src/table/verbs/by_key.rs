@@ -154,17 +154,9 @@ impl<'a> KeyRows<'a> {
     /// are read.
     #[inline(always)]
     fn read_homes<T: Copy + Into<i64>>(&self, ids: &[T], rows: &mut [u32]) {
-        // Listed without a branch.
-        let (mut beyond, mut count) = ([0_u8; MOST_AHEAD], 0);
-        for (at, (&id, row)) in ids.iter().zip(&mut *rows).enumerate() {
-            let (found, further) = self.index.row_at_home(id.into());
-            *row = found;
-            beyond[count] = at as u8;
-            count += usize::from(further);
-        }
-        for &at in &beyond[..count] {
-            rows[usize::from(at)] = self.index.row_beyond(ids[usize::from(at)].into());
-        }
+        let mut beyond = [0; MOST_AHEAD];
+        let count = self.index.read_homes(ids, rows, 0, &mut beyond);
+        self.index.read_beyond(ids, rows, &beyond[..count]);
     }
 }
 

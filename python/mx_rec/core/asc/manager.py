@@ -1,14 +1,10 @@
 """`start_asc_pipeline`: the point after which no table and no training lookup is added."""
 
-from typing import List
-
-import tensorflow as tf
-
 from mx_rec.base.log import logger
 from mx_rec.core.admission import settle_timestamp
 from mx_rec.state.graph_state import GraphState, graph_state, outermost_graph
 from mx_rec.state.settings import Settings
-from mx_rec.state.table_variable import CLUSTER_TABLE_OP, TABLE_OP
+from mx_rec.state.table_variable import table_ops
 
 
 def start_asc_pipeline() -> None:
@@ -28,7 +24,8 @@ def start_asc_pipeline() -> None:
     state = graph_state()
     if state.frozen:
         return
-    tables = list(state.tables) or [op.name for op in _table_ops()]
+    # An imported graph has tables without knowing their names.
+    tables = list(state.tables) or [op.name for op in table_ops(outermost_graph())]
     if not tables and settings.stock_tables is not None:
         # A model that does not know tables trains on its variables.
         state.frozen = True
@@ -40,12 +37,6 @@ def start_asc_pipeline() -> None:
     settle_timestamp()
     state.frozen = True
     logger.info("the pipeline of %d tables is built: %s.", len(tables), ", ".join(tables))
-
-
-def _table_ops() -> List[tf.Operation]:
-    """Returns the ops that make tables, which an imported graph has without knowing their names."""
-    return [op for op in outermost_graph().get_operations()
-            if op.type in (TABLE_OP, CLUSTER_TABLE_OP)]
 
 
 def _check_padding(state: GraphState) -> None:

@@ -1,0 +1,150 @@
+"""Variables that are tables are variables again, when a program asks for gradients of them.
+
+A table has the updates that were there when its graph was converted. Training ops that are made
+later need the graph as it was. It is that again, with what the program has added since, and the
+session that has run it begins anew with the values that the variables would hold. The next run
+converts the graph with all of its training ops, as far as it can.
+"""
+
+from typing import Any, Iterable, List, Set
+
+import numpy as np
+import tensorflow as tf
+
+from mx_rec.base.log import logger
+from mx_rec.edits.replacing import extensible
+from mx_rec.edits.upstream import upstream
+from mx_rec.graph.anew import begin_anew, given_up, reason_to_stay, rename
+from mx_rec.graph.runs import has_run
+from mx_rec.state.graph_state import graph_state
+from mx_rec.stock.convert import ConvertedVariable, converted
+
+# How many copies of the values of variables there are while a session begins anew: those that were
+# read, what the variables take, and what the tables have of them.
+_COPIES = 3
+
+# How often the variables of a graph become tables again: a program that makes training ops in each
+# turn of a loop would wait for their values each time.
+_MOST = 10
+
+
+def have_gradients(ys: Any, xs: Any) -> None:
+    """Makes variables of tables that gradients are asked of; it does nothing for all others.
+
+    Args:
+        ys: What is derived: tensors, nested as tf.gradients takes them.
+        xs: By what: variables and tensors.
+
+    Raises:
+        NotImplementedError: If one of them has to stay a table, or if all variables are asked for
+            that TensorFlow's collection has of those to be trained, which lacks one that is a
+            table.
+    """
+    if tf.executing_eagerly():
+        return
+    starts = [one.op for one in tf.nest.flatten(ys) if isinstance(one, tf.Tensor)]
+    tables = converted(starts[0].graph) if starts else []
+    if not tables:
+        return
+    graph = starts[0].graph
+    asked = set(_names(tf.nest.flatten(xs)))
+    trained = set(_names(graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)))
+    needed = set(upstream(starts))
+    wanted = [one for one in tables if one.table.handle.op in needed]
+    found = [one for one in wanted if one.plan.name in asked]
+    if not found:
+        left_out = [one for one in wanted if _is_trained(one)]
+        if left_out and trained and trained <= asked:
+            raise NotImplementedError(_text(
+                left_out[0], "tf.trainable_variables() does not have it any more"))
+        return
+    reason = _reason_to_stay(graph, tables)
+    if reason:
+        raise NotImplementedError(_text(found[0], reason))
+    _go_back(graph, tables)
+    logger.warning(
+        "stock_tables: training ops are made of %s after a run that trains: the tables are "
+        "variables again, with their values. %s Make all training ops before the first run, or a "
+        "new graph.", ", ".join(one.plan.name for one in found),
+        "They stay that, since it is the {}th time.".format(_MOST)
+        if graph_state(graph).is_settled else "The next run makes tables of those that can be with "
+        "all their optimizers.")
+
+
+def _names(values: Iterable[Any]) -> List[str]:
+    """Returns the names of the ops of variables and tensors."""
+    return [value.op.name for value in values if isinstance(value, (tf.Variable, tf.Tensor))]
+
+
+def _is_trained(one: ConvertedVariable) -> bool:
+    return one.plan.name in _names(
+        one.objects.get(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES, ()))
+
+
+def _text(one: ConvertedVariable, reason: str) -> str:
+    return "the variable {!r} has been the table {!r} since a session ran the graph, and the " \
+        "training ops that are made now would not train it: {}. Make all training ops before the " \
+        "first run that trains, leave it out of var_list, or leave its name out of " \
+        "init(stock_tables=...).".format(one.plan.name, one.plan.table, reason)
+
+
+def _reason_to_stay(graph: tf.Graph, tables: List[ConvertedVariable]) -> str:
+    """Returns why tables cannot be variables again, "" if they can."""
+    state = graph_state(graph)
+    if not state.before or len(state.tables) > len({one.plan.table for one in tables}):
+        return "the graph has tables that were no variables"
+    if state.is_planned or state.started_by:
+        return "the graph was modified"
+    if state.saved_since:
+        return "a tf.train.Saver was made since, which saves the table"
+    for one in tables:
+        if one.plan.on_servers:
+            return "it is on parameter servers"
+        if one.plan.ids.is_lifted:
+            return "its ids have no limits"
+        if one.rules.counts or one.rules.refuses:
+            return "it counts its keys"
+    wanted = _COPIES * sum(4 * int(np.prod(one.plan.shape, dtype=np.int64)) * (1 + len(
+        one.plan.slots)) for one in tables)
+    if wanted > _available_bytes():
+        return "as variables they and their optimizer's take {:.1f} GiB, and {:.1f} are " \
+            "available".format(wanted / 2.0 ** 30, _available_bytes() / 2.0 ** 30)
+    sessions = [one for one in state.sessions() if has_run(one)]
+    if len(sessions) > 1:
+        return "several open sessions have run the graph"
+    return reason_to_stay(sessions[0], _ops(tables)) if sessions else ""
+
+
+def _available_bytes() -> int:
+    """Returns the memory that this machine can give, as Linux estimates it."""
+    with open("/proc/meminfo") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines
+                    if line.startswith("MemAvailable:"))
+
+
+def _ops(tables: List[ConvertedVariable]) -> Set[tf.Operation]:
+    return {one.table.variable.op for one in tables}
+
+
+def _go_back(graph: tf.Graph, tables: List[ConvertedVariable]) -> None:
+    """Makes a graph what it was before its conversion, and its session begin anew."""
+    state = graph_state(graph)
+    with extensible(graph):
+        late = state.late_ops
+        # What was made since the last run may read variables, too.
+        late.adopt()
+        sessions = [one for one in state.sessions() if has_run(one)]
+        retired, times = set(state.retired), state.went_back + 1
+        for session in sessions:
+            retired |= given_up(session)
+            begin_anew(session, late.values())
+        # What each conversion found is there again when the later ones are taken back.
+        for before in reversed(state.before):
+            renamed = before.go_back(late.replaced)
+            for session in sessions:
+                rename(session, renamed)
+        state.is_settled, state.was_run, state.without_training = times >= _MOST, True, 0
+        state.retired, state.went_back = retired, times
+
+
+__all__ = ["have_gradients"]
