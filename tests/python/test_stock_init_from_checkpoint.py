@@ -28,7 +28,7 @@ def source(tmp_path):
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("optimizer", ["adagrad", "momentum", "ftrl"])
 @pytest.mark.parametrize("given", [{"old/users": "users", "old/items": "items"}, {"old/users": "users"}, {"old/items": "users", "old/w": "w"}])
-def test_a_variable_starts_with_that_of_another_model(said, source, tmp_path, resource, optimizer, given):  # noqa: F811
+def test_a_variable_starts_with_that_of_another_model(said, source, tmp_path, resource, optimizer, given):
 
     def program(is_on):
         model = Model(resource, optimizer)
@@ -49,7 +49,7 @@ def test_a_variable_starts_with_that_of_another_model(said, source, tmp_path, re
     assert not said()
 
 
-def test_of_two_maps_the_last_one_counts(said, source):  # noqa: F811
+def test_of_two_maps_the_last_one_counts(said, source):
 
     def program(is_on):
         model = Model()
@@ -63,7 +63,7 @@ def test_of_two_maps_the_last_one_counts(said, source):  # noqa: F811
     assert not said()
 
 
-def test_an_initializer_that_was_made_before_does_not_start_so(said, source):  # noqa: F811
+def test_an_initializer_that_was_made_before_does_not_start_so(said, source):
     """TensorFlow's own: it is that of the variable as it was made."""
     def program(is_on):
         model = Model()
