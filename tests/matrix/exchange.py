@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import model
 from features import Lacking
-from model import Training, lazy_adam, session, started
+from model import Training, initialized, lazy_adam, session, started
 
 tf1 = tf.compat.v1
 OLDEST = "1.15"
@@ -27,8 +27,7 @@ def features(directory):
 def _leave(directory):
     with started():
         training = Training(lazy_adam)
-        with session() as sess:
-            sess.run(tf1.global_variables_initializer())
+        with initialized() as sess:
             training.run(sess, range(6))
             mine = os.path.join(directory, tf.__version__)
             os.makedirs(mine, exist_ok=True)

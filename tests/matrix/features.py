@@ -16,7 +16,8 @@ import tensorflow as tf
 
 import lookups
 import model
-from model import Contents, Training, features, lazy_adam, loss_of, make_table, session, started
+from model import (Contents, Training, features, initialized, lazy_adam, loss_of, make_table,
+                   session, started)
 
 tf1 = tf.compat.v1
 OK = "ok"
@@ -72,8 +73,7 @@ def padding_and_evaluation(place):
     del place
     with started():
         training = Training(lazy_adam)
-        with session() as sess:
-            sess.run(tf1.global_variables_initializer())
+        with initialized() as sess:
             training.run(sess)
             size = training.table.size()
             found = sess.run(training.found, {training.ids: [-1, 5, -3 * 10 ** 13]})
@@ -140,8 +140,7 @@ def _graph_modified(kind):
             assert any(True for _ in moved), "nothing moved"
             assert get_target_batch(True) is not None
             after = tf.reduce_sum(later)
-            with session() as sess:
-                sess.run(tf1.global_variables_initializer())
+            with initialized() as sess:
                 if kind == "initializable":
                     sess.run(get_initializer(True))
                 data = model.batches()
@@ -203,8 +202,7 @@ def admission_and_eviction(place):
                           tf1.assign_add(step, 1))
         contents = Contents(table)
         EvictHook(evict_enable=True, evict_time_interval=1)
-        with session() as sess:
-            sess.run(tf1.global_variables_initializer())
+        with initialized() as sess:
             for _ in range(model.STEPS):
                 sess.run(update)
             evicted = evict("items")["items"].evicted
@@ -223,8 +221,7 @@ def merged_tables(place):
         ids = tf1.placeholder(tf.int64, [None])
         rows = [sparse_lookup(table, ids + number, modify_graph=True)
                 for number, table in enumerate(tables)]
-        with session() as sess:
-            sess.run(tf1.global_variables_initializer())
+        with initialized() as sess:
             found = sess.run(rows, {ids: [10, 20]})
             assert tables[0].size() == tables[1].size() == 4
             return model.digest(*found)
@@ -235,8 +232,7 @@ def save_and_restore(place):
     with started():
         training = Training(lazy_adam)
         saver = tf1.train.Saver()
-        with session() as sess:
-            sess.run(tf1.global_variables_initializer())
+        with initialized() as sess:
             training.run(sess, range(6))
             path = saver.save(sess, os.path.join(place, "model.ckpt"), global_step=6)
         with session() as sess:
@@ -252,8 +248,7 @@ def deltas(place):
         training = Training(lazy_adam)
         saver = tf1.train.Saver()
         path = os.path.join(place, "model.ckpt")
-        with session() as sess:
-            sess.run(tf1.global_variables_initializer())
+        with initialized() as sess:
             training.run(sess, range(4))
             saver.save(sess, path, global_step=4)
             training.run(sess, range(4, 8))
@@ -269,15 +264,13 @@ def warm_start(place):
     """tf.compat.v1.train.warm_start of a table and its slots."""
     with started():
         training = Training(lazy_adam)
-        with session() as sess:
-            sess.run(tf1.global_variables_initializer())
+        with initialized() as sess:
             training.run(sess, range(6))
             tf1.train.Saver().save(sess, os.path.join(place, "model.ckpt"), global_step=6)
     with started():
         training = Training(lazy_adam)
         tf1.train.warm_start(place, vars_to_warm_start=[".*"])
-        with session() as sess:
-            sess.run(tf1.global_variables_initializer())
+        with initialized() as sess:
             training.run(sess, range(6, model.STEPS))
             return training.contents.digest(sess)
 
@@ -329,8 +322,7 @@ def saved_model(place):
     directory, out = os.path.join(place, "model"), os.path.join(place, "out.npy")
     with started():
         training = Training(lazy_adam)
-        with session() as sess:
-            sess.run(tf1.global_variables_initializer())
+        with initialized() as sess:
             training.run(sess)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -354,7 +346,6 @@ def estimators(place):
     """train, evaluate, predict and export_saved_model with GraphModifierHook."""
     from mx_rec.core.embedding import sparse_lookup
     from mx_rec.graph import GraphModifierHook
-    from mx_rec.util.initialize import init, terminate_config_initializer
 
     estimator_module = _estimator()
 
@@ -378,8 +369,7 @@ def estimators(place):
         ids = tf1.placeholder(tf.int64, [None], name="ids")
         return estimator_module.export.ServingInputReceiver({"ids": ids}, {"ids": ids})
 
-    init()
-    try:
+    with started():
         made = estimator_module.Estimator(model_fn, config=estimator_module.RunConfig(
             model_dir=place, save_checkpoints_steps=6, log_step_count_steps=None,
             tf_random_seed=1))
@@ -389,8 +379,6 @@ def estimators(place):
             input_fn, hooks=[GraphModifierHook()])])
         exported = made.export_saved_model(os.path.join(place, "export"), receiver_fn)
         assert predicted.shape == (model.STEPS * model.BATCH, model.DIM)
-    finally:
-        terminate_config_initializer()
     with tf.Graph().as_default(), tf1.Session() as sess:
         loaded = tf1.saved_model.load(sess, ["serve"], tf.compat.as_str_any(exported))
         signature = list(loaded.signature_def.values())[0]
@@ -402,11 +390,9 @@ def estimators(place):
 
 def unchanged_scripts(_):
     """stock_tables: a session script on tables has the losses of its variables."""
-    from mx_rec.util.initialize import init, terminate_config_initializer
 
     def losses(tables):
-        init(stock_tables=".*" if tables else None)
-        try:
+        with started(stock_tables=".*" if tables else None):
             with tf.Graph().as_default() as graph:
                 ids, labels = tf1.placeholder(tf.int64, [None]), tf1.placeholder(tf.float32, [None])
                 rows = [tf.nn.embedding_lookup(tf1.get_variable(
@@ -430,8 +416,6 @@ def unchanged_scripts(_):
                 made = [op.type for op in graph.get_operations()].count("MxRecTable")
                 assert made == (2 if tables else 0), made
                 return found
-        finally:
-            terminate_config_initializer()
 
     on_tables = losses(True)
     np.testing.assert_allclose(on_tables, losses(False), rtol=1e-5)
@@ -441,7 +425,6 @@ def unchanged_scripts(_):
 
 def unchanged_estimators(place):
     """stock_tables: a canned Estimator on tables; its ways back to variables have its numbers."""
-    from mx_rec.util.initialize import init, terminate_config_initializer
 
     estimator_module = _estimator()
     column = tf.feature_column.categorical_column_with_hash_bucket("ids", 500, dtype=tf.int64)
@@ -461,8 +444,7 @@ def unchanged_estimators(place):
 
     losses = []
     for tables in (True, False):
-        init(stock_tables=".*" if tables else None)
-        try:
+        with started(stock_tables=".*" if tables else None):
             if tables:
                 estimator().train(input_fn, steps=6)
                 names = tf1.train.latest_checkpoint(os.path.join(place, "model"))
@@ -477,8 +459,6 @@ def unchanged_estimators(place):
             again = estimator("model" if tables else "copy")
             again.train(input_fn, steps=6)
             losses[-1].append(again.evaluate(input_fn)["loss"])
-        finally:
-            terminate_config_initializer()
         if tables:
             shutil.rmtree(os.path.join(place, "model"))
             shutil.copytree(os.path.join(place, "copy"), os.path.join(place, "model"))
@@ -490,13 +470,11 @@ def unchanged_estimators(place):
 def estimator_warm_start(place):
     """An Estimator's warm_start_from."""
     from mx_rec.core.embedding import sparse_lookup
-    from mx_rec.util.initialize import init, terminate_config_initializer
 
     estimator_module = _estimator()
     with started():
         training = Training(lazy_adam)
-        with session() as sess:
-            sess.run(tf1.global_variables_initializer())
+        with initialized() as sess:
             training.run(sess, range(6))
             tf1.train.Saver().save(sess, os.path.join(place, "old", "model.ckpt"), global_step=6)
 
@@ -514,13 +492,10 @@ def estimator_warm_start(place):
         def after_run(self, run_context, run_values):
             found.append(run_values.results)
 
-    init()
-    try:
+    with started():
         made = estimator_module.Estimator(model_fn, os.path.join(place, "new"),
                                           warm_start_from=os.path.join(place, "old"))
         made.train(lambda: features().map(lambda batch: {"ids": batch["ids"]}), hooks=[Hook()])
-    finally:
-        terminate_config_initializer()
     assert np.any(found)
     return model.digest(*found)
 
@@ -566,8 +541,7 @@ def refusals(place):
     """tf.train.Checkpoint and freezing refuse tables; a table in a signature as well."""
     with started():
         training = Training(lazy_adam)
-        with session() as sess:
-            sess.run(tf1.global_variables_initializer())
+        with initialized() as sess:
             _refused(NotImplementedError, "items", lambda: tf1.train.Checkpoint(
                 step=tf1.train.get_or_create_global_step()).save(
                     os.path.join(place, "objects"), session=sess))
@@ -621,8 +595,7 @@ def control_flow(place):
                         lambda: tf.zeros([tf.size(ids), model.DIM]))
         update = lazy_adam().minimize(tf.reduce_sum(tf.square(rows)), var_list=[table.variable])
         contents = Contents(table)
-        with session() as sess:
-            sess.run(tf1.global_variables_initializer())
+        with initialized() as sess:
             for step, on in enumerate([True, False, True, True]):
                 sess.run(update, {ids: np.arange(step, step + 5), chosen: on})
             return contents.digest(sess)

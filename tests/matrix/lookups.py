@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 import model
-from model import Contents, Training, batches, lazy_adam, make_table, session, started
+from model import Contents, Training, batches, initialized, lazy_adam, make_table, session, started
 
 tf1 = tf.compat.v1
 
@@ -14,8 +14,7 @@ tf1 = tf.compat.v1
 def _trained(update, tables, feeds):
     """The digest of tables after a step for each feed."""
     contents = Contents(*tables)
-    with session() as sess:
-        sess.run(tf1.global_variables_initializer())
+    with initialized() as sess:
         for feed in feeds:
             sess.run(update, feed)
         return contents.digest(sess)
@@ -105,8 +104,7 @@ def plain_export(place):
     with started():
         training = Training(lazy_adam)
         asked = np.array([-3 * 10 ** 13, 5, -1])
-        with session() as sess:
-            sess.run(tf1.global_variables_initializer())
+        with initialized() as sess:
             training.run(sess)
             expected = sess.run(training.found, {training.ids: asked})
             export_plain(sess, os.path.join(place, "plain"), {"ids": training.ids},

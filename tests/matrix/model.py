@@ -56,6 +56,13 @@ def session():
                                               inter_op_parallelism_threads=2))
 
 
+def initialized():
+    """A session in which the variables of the default graph are initialized."""
+    sess = session()
+    sess.run(tf1.global_variables_initializer())
+    return sess
+
+
 def make_table(name="items", **options):
     """A table whose new rows are random, so that a wrong key shows."""
     from mx_rec.core.embedding import create_table
@@ -102,8 +109,7 @@ class Training:
 
     def trained(self):
         """The digest of the table after all steps in a session of its own."""
-        with session() as sess:
-            sess.run(tf1.global_variables_initializer())
+        with initialized() as sess:
             self.run(sess)
             return self.contents.digest(sess)
 

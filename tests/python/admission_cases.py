@@ -110,7 +110,7 @@ class Script:
         from mx_rec.constants.constants import ASCEND_TIMESTAMP
         from mx_rec.core.asc.feature_spec import FeatureSpec
         from mx_rec.core.asc.helper import get_asc_insert_func
-        from mx_rec.core.embedding import create_table, sparse_lookup
+        from mx_rec.core.embedding import sparse_lookup
         from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 
         tf = support.tf()
@@ -128,9 +128,7 @@ class Script:
             dataset = dataset.map(get_asc_insert_func(inserted, is_training=True))
         self.iterator = tf1.data.make_initializable_iterator(dataset)
         batch = self.iterator.get_next()
-        self.table = run.tables["table"] = create_table(
-            key_dtype=tf.int64, dim=DIM, name="table", device_vocabulary_size=capacity,
-            emb_initializer=tf1.constant_initializer(FIRST), **more)
+        self.table = run.tables["table"] = support.make_table("table", DIM, capacity, FIRST, **more)
 
         def add_time():
             if has_time and not specs:

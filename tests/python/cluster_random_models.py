@@ -9,6 +9,7 @@ from tensorflow.python.ops import resources
 
 import modify_cases
 import random_models
+import support
 from random_models import AHEAD, APART, PLAIN, Model
 
 tf1 = tf.compat.v1
@@ -37,7 +38,7 @@ def train(model, form, target, cluster):
     Returns:
         A list of (what, arrays): what steps looked up, and all rows after each step and each restore.
     """
-    from mx_rec.core.embedding import create_table, sparse_lookup
+    from mx_rec.core.embedding import sparse_lookup
     from mx_rec.util.initialize import init, terminate_config_initializer
 
     tf1.reset_default_graph()
@@ -52,8 +53,7 @@ def train(model, form, target, cluster):
         tf1.train.get_or_create_global_step()
         start_at = tf1.placeholder_with_default(tf.constant(0, tf.int64), [])
         iterator = modify_cases.initializable(random_models._dataset(model).skip(start_at))
-        tables = [create_table(key_dtype=tf.int64, dim=dim, name="t%d" % at, device_vocabulary_size=1000,
-                               emb_initializer=tf1.random_normal_initializer(stddev=0.3, seed=at))
+        tables = [support.make_table("t%d" % at, dim, 1000, tf1.random_normal_initializer(stddev=0.3, seed=at))
                   for at, dim in enumerate(model.dims)]
         found = random_models._look_up(model, form, tables, iterator.get_next())
         loss = random_models._loss(model, found)

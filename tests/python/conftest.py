@@ -151,6 +151,30 @@ def mx(graph):
 
 
 @pytest.fixture
+def v1(mx, graph):
+    """tf.compat.v1 with a fresh graph, all of whose variables that can be tables become such."""
+    mx(stock_tables=".*")
+    return support.tf().compat.v1
+
+
+@pytest.fixture
+def said(caplog):
+    """A function that returns what the package has logged so far, warnings or from another level on."""
+    from mx_rec.base import log
+
+    before = set(log._said)
+    log._said.clear()
+    caplog.set_level("INFO", "mx_rec")
+
+    def lines(level="WARNING"):
+        least = {"INFO": 20, "WARNING": 30}[level]
+        return [record.getMessage() for record in caplog.records if record.name == "mx_rec" and record.levelno >= least]
+
+    yield lines
+    log._said.update(before)
+
+
+@pytest.fixture
 def dynamic(mx):
     """`mx_rec` initialised with the defaults (dynamic shape)."""
     mx()

@@ -43,16 +43,7 @@ class Recorder:
         self.values = []
 
     def hook(self):
-        tf, recorder = support.tf(), self
-
-        class Hook(tf.estimator.SessionRunHook):
-            def before_run(self, run_context):
-                return tf.estimator.SessionRunArgs(recorder.fetches)
-
-            def after_run(self, run_context, run_values):
-                recorder.values.append(run_values.results)
-
-        return Hook()
+        return support.fetching(lambda: self.fetches, self.values.append)
 
 
 class Case:
@@ -108,16 +99,15 @@ class Case:
         return input_fn
 
     def model_fn(self, features, labels, mode, params):
-        from mx_rec.core.embedding import create_table, sparse_lookup
+        from mx_rec.core.embedding import sparse_lookup
         from mx_rec.optimizers.lazy_adam import create_hash_optimizer
         from mx_rec.util.variable import get_dense_and_sparse_variable
 
         tf = support.tf()
         is_train = mode == tf.estimator.ModeKeys.TRAIN
         renamed, dim = params.get("rename", {}), params.get("dim", 4)
-        tables = [create_table(key_dtype=tf.int64, dim=dim, name=renamed.get(name, name),
-                               device_vocabulary_size=params.get("capacity", 1000),
-                               emb_initializer=tf.compat.v1.random_normal_initializer(stddev=0.3, seed=seed))
+        tables = [support.make_table(renamed.get(name, name), dim, params.get("capacity", 1000),
+                                     tf.compat.v1.random_normal_initializer(stddev=0.3, seed=seed))
                   for seed, name in enumerate(TABLES)]
         if self.form == "specs":
             user, item = [sparse_lookup(table, spec, is_train=is_train, batch=features)

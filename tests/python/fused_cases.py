@@ -76,10 +76,8 @@ def train(run, source, loss, tables, change=lambda pairs: pairs, kind="lazy_adam
             assert not types & {"MxRecRead", "MxRecRead of many", "MxRecRestore", "MxRecFind", "repeats"}, types
         if fused is not None:
             assert any(one.fuses for one in run.plan.sums + run.plan.concats) == fused, run.plan.text()
-    sess = run.session()
-    run.start(sess, source)
-    run.epoch(sess, [loss, list(others), update])
-    run.contents(sess)
+    sess = run.begin(source)
+    run.finish(sess, [loss, list(others), update])
     return update
 
 

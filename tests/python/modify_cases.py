@@ -13,7 +13,7 @@ import support
 from mx_rec.core.asc.feature_spec import FeatureSpec
 from mx_rec.core.asc.helper import get_asc_insert_func
 from mx_rec.core.asc.manager import start_asc_pipeline
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.graph import modifier
 from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 from mx_rec.util.initialize import get_initializer, init, terminate_config_initializer
@@ -37,6 +37,7 @@ class Run:
         self.plan = None
         self.directory = None if tmp_path is None else str(tmp_path)
         self.tables = {}
+        self._is_built = False
         self._raws = {}
         self._specs = {}
         self._sessions = []
@@ -50,9 +51,9 @@ class Run:
 
     def table(self, name="table", dim=4, capacity=1000, **arguments):
         """A table whose new rows are random, so that a wrong key shows."""
-        self.tables[name] = create_table(
-            key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=capacity,
-            emb_initializer=tf.compat.v1.random_normal_initializer(stddev=0.3, seed=len(self.tables)), **arguments)
+        self.tables[name] = support.make_table(name, dim, capacity,
+                                               tf.compat.v1.random_normal_initializer(stddev=0.3, seed=len(self.tables)),
+                                               **arguments)
         return self.tables[name]
 
     def lookup(self, table, ids, is_train=True, batch=None, **arguments):
@@ -76,6 +77,7 @@ class Run:
 
     def modify(self, **arguments):
         """Ends the building of the graph, by modifying it or not; makes the ops that look at the tables."""
+        self._is_built = True
         if self.form == AHEAD:
             make_plan = modifier.make_plan
 
@@ -103,6 +105,14 @@ class Run:
         """Starts an iterator as a script does: by get_initializer of a modified graph, or by the iterator's own."""
         initializer = None if own else get_initializer(is_training)
         sess.run(iterator.initializer if initializer is None else initializer)
+
+    def begin(self, iterator, is_training=True, own=False):
+        """A new session in which an iterator has started; ends the building of the graph if that goes on."""
+        if not self._is_built:
+            self.modify()
+        sess = self.session()
+        self.start(sess, iterator, is_training, own)
+        return sess
 
     def step(self, sess, fetches, feed=None, label="step"):
         """Runs, and notes the values or the error, and the size of each table; returns the values, None after an error."""
@@ -134,6 +144,12 @@ class Run:
         done = self.steps(sess, fetches)
         error = self.notes[-2][1]
         assert error[0] == "OutOfRangeError", error
+        return done
+
+    def finish(self, sess, fetches):
+        """An epoch, then the contents; returns the number of steps."""
+        done = self.epoch(sess, fetches)
+        self.contents(sess)
         return done
 
     def contents(self, sess, slots=()):

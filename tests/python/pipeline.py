@@ -5,7 +5,7 @@ import tensorflow as tf
 
 import support
 from mx_rec.core.asc.feature_spec import FeatureSpec
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.optimizers import adagrad, lazy_adam
 
 VOCABULARY = 60
@@ -29,8 +29,7 @@ class Model:
 
 def make_tables():
     """The two tables; new rows are random, so that a wrong key shows."""
-    return [create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=1000,
-                         emb_initializer=tf.compat.v1.random_normal_initializer(stddev=0.3, seed=3))
+    return [support.make_table(name, dim, 1000, tf.compat.v1.random_normal_initializer(stddev=0.3, seed=3))
             for name, dim in (("user_table", 4), ("item_table", 4))]
 
 

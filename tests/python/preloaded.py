@@ -131,10 +131,10 @@ class Process:
         return texts[0], None
 
 
-def _ended(code, arguments, env):
+def ended(code, arguments=(), env=()):
     """Runs `code` to its end: its exit code, standard output and standard error."""
     with tempfile.TemporaryFile() as errors:
-        process = Process(code, support.environment_of(env), errors, arguments)
+        process = Process(code, support.environment_of(dict(env)), errors, arguments)
         try:
             out, _ = process.communicate(timeout=300)
         finally:
@@ -145,7 +145,7 @@ def _ended(code, arguments, env):
 
 def run_python(code, *arguments, **env):
     """What `support.run_python` does, in a process that begins with TensorFlow imported."""
-    returned, out, errors = _ended(code, arguments, env)
+    returned, out, errors = ended(code, arguments, env)
     assert returned == 0, "exit code %d\n%s" % (returned, errors[-6000:])
     return out
 
@@ -158,7 +158,7 @@ def code_of(path):
 
 def run_script(path, *arguments, expected=0, **env):
     """Runs a script that ends with the code `expected`; returns all that it wrote."""
-    returned, out, errors = _ended(code_of(path), arguments, env)
+    returned, out, errors = ended(code_of(path), arguments, env)
     assert returned == expected, "exit code %d\n%s" % (returned, (out + errors)[-6000:])
     return out + errors
 

@@ -5,7 +5,6 @@ variables to rounding, a modified graph against the unmodified one to the bit, a
 to the bit. Variables and tables take turns with each other's checkpoints.
 """
 
-import contextlib
 import os
 import re
 import shutil
@@ -292,17 +291,11 @@ def outcome(player, verb, *arguments):
         return [], "refused: " + str(error)
 
 
-@contextlib.contextmanager
 def initialized(program):
     """mx_rec with the options of a program."""
-    from mx_rec.util.initialize import init, terminate_config_initializer
     from mx_rec.util.stock_tables import StockTables
 
-    init(stock_tables=StockTables(**program.options))
-    try:
-        yield
-    finally:
-        terminate_config_initializer()
+    return support.initialized(stock_tables=StockTables(**program.options))
 
 
 def run(program, directory):
@@ -399,16 +392,7 @@ def _compare_slots(program, stock, tables):
 
 def hook_of(values, fetches):
     """A hook that adds what each training run gives to a list."""
-    tf = support.tf()
-
-    class Hook(tf.estimator.SessionRunHook):
-        def before_run(self, context):
-            return tf.estimator.SessionRunArgs(fetches)
-
-        def after_run(self, context, run_values):
-            values.extend(run_values.results)
-
-    return Hook()
+    return support.fetching(lambda: fetches, values.extend)
 
 
 def modifies(program, form, tables=None):

@@ -1,5 +1,6 @@
 """What the end-to-end tests share: raw ops without the Python package, exports as numpy, tolerances, subprocesses."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -7,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import zlib
 from collections import namedtuple
 
@@ -147,10 +149,41 @@ def new_session(graph=None):
     return tf().compat.v1.Session(graph=graph, config=config)
 
 
-def started(session):
-    """A session in which all variables of the default graph are initialized."""
-    session.run(tf().compat.v1.global_variables_initializer())
+def started(session, first=None):
+    """A session in which all variables of the default graph are initialized, or that has run what is first."""
+    session.run(tf().compat.v1.global_variables_initializer() if first is None else first)
     return session
+
+
+def restored(session, saver, path):
+    """A session with the state of a checkpoint."""
+    saver.restore(session, path)
+    return session
+
+
+def make_table(name="table", dim=2, rows=1000, start=0.0, key_dtype=None, **arguments):
+    """A table of int64 keys.
+
+    Args:
+        start: What new rows hold: a number, the same in all columns, or an initializer.
+        **arguments: More of create_table.
+    """
+    from mx_rec.core.embedding import create_table
+
+    initializer = start if callable(start) else tf().compat.v1.constant_initializer(start)
+    return create_table(key_dtype or tf().int64, dim, name, initializer, device_vocabulary_size=rows, **arguments)
+
+
+@contextlib.contextmanager
+def initialized(**settings):
+    """mx_rec with the keywords of `init`, undone at the end."""
+    from mx_rec.util.initialize import init, terminate_config_initializer
+
+    init(**settings)
+    try:
+        yield
+    finally:
+        terminate_config_initializer()
 
 
 def keep_variables(graph=None):
@@ -313,6 +346,11 @@ class Raw:
             self._slots[name] = export(self.handle, name)
         return self._slots[name]
 
+    def make_slots(self, case):
+        """Makes the export op of each slot of an optimizer's case."""
+        for name, _ in case.slots:
+            self.slot(name)
+
     def assign(self, sess, keys, rows):
         """Creates or overwrites rows; returns the size."""
         rows = np.asarray(rows, np.float32).reshape(len(keys), self.dim)
@@ -343,6 +381,17 @@ class Raw:
         """key -> slot."""
         keys, values = sess.run(self.slot(name))
         return dict(zip(keys.tolist(), values))
+
+
+def opened(tables, session, is_started=False):
+    """(a table or several, reached by their ops alone; a new session)
+
+    Args:
+        session: Opens sessions.
+        is_started: Whether all variables are to be initialized.
+    """
+    raws = [Raw.of(table) for table in tables] if isinstance(tables, list) else Raw.of(tables)
+    return raws, started(session()) if is_started else session()
 
 
 def as_array(by_key, keys):
@@ -384,6 +433,36 @@ def assert_same_tables(actual, expected, what=""):
         assert_same_bits(as_array(actual, keys), as_array(expected, keys), what)
 
 
+def assert_same_each(actual, expected, what=""):
+    """Asserts that each of some float arrays, or dictionaries of rows, is that of others bit for bit."""
+    actual, expected = list(actual), list(expected)
+    assert len(actual) == len(expected), what
+    for one, other in zip(actual, expected):
+        (assert_same_tables if isinstance(other, dict) else assert_same_bits)(one, other, what)
+
+
+def assert_same_rows(sess, raws, others):
+    """Asserts that tables hold the same rows as others."""
+    assert_same_each([raw.rows(sess) for raw in raws], [raw.rows(sess) for raw in others])
+
+
+def text_of(path):
+    """What a file holds."""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def json_of(path):
+    """What a file of JSON holds."""
+    return json.loads(text_of(path))
+
+
+def write(path, content):
+    """Writes a file of text or bytes."""
+    with open(path, "wb") as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
+
+
 def environment_of(env):
     """The environment of a Python process with the packages on its path, and further variables."""
     environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2")
@@ -404,6 +483,45 @@ def run_python(code, *arguments, **env):
     errors = done.stderr.decode("utf-8", "replace")
     assert done.returncode == 0, "exit code %d\n%s" % (done.returncode, errors[-6000:])
     return done.stdout.decode("utf-8")
+
+
+def fetching(fetches, seen):
+    """A hook that has each run of a session fetch what `fetches()` gives, and gives the values to `seen`."""
+    class Hook(tf().estimator.SessionRunHook):
+        def before_run(self, context):
+            return tf().estimator.SessionRunArgs(fetches())
+
+        def after_run(self, context, values):
+            seen(values.results)
+
+    return Hook()
+
+
+def in_threads(work, arguments, seconds=120):
+    """Runs `work(argument)` in a thread for each argument, all at once.
+
+    Returns:
+        The results in the order of the arguments; the first error is raised.
+    """
+    arguments, errors = list(arguments), []
+    barrier, results = threading.Barrier(len(arguments)), [None] * len(arguments)
+
+    def run(number):
+        try:
+            barrier.wait()
+            results[number] = work(arguments[number])
+        except BaseException as error:  # A thread's error is that of the test.
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(arguments))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+        assert not thread.is_alive(), "a thread hangs"
+    if errors:
+        raise errors[0]
+    return results
 
 
 def resident_bytes():

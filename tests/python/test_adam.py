@@ -34,8 +34,7 @@ def test_losses_evaluations_and_all_rows_are_those_of_adam_on_variables_at_every
     names = ["one", "other", "alone"]
     ids, lr = v1.placeholder(tf.int64, [None]), v1.placeholder(tf.float32, [])
     every = tf.constant(np.arange(ROWS))
-    tables = [create_table(key_dtype=tf.int64, dim=DIM, name=name, device_vocabulary_size=ROWS,
-                           emb_initializer=v1.zeros_initializer()) for name in names]
+    tables = [support.make_table(name, DIM, ROWS) for name in names]
     initial = [np.random.RandomState(at).randn(ROWS, DIM).astype(np.float32) * 0.3 for at in range(3)]
     variables = [v1.Variable(value, name=name + "_dense", use_resource=False) for value, name in zip(initial, names)]
 
@@ -70,8 +69,7 @@ def test_losses_evaluations_and_all_rows_are_those_of_adam_on_variables_at_every
 @pytest.mark.parametrize("form", ["separate", "many", "bags"])
 def test_several_lookups_of_a_table_are_one_step(graph, session, dynamic, form):
     ids = [v1.placeholder(tf.int64, [None, 2]) for _ in range(2)]
-    table = create_table(key_dtype=tf.int64, dim=DIM, name="twice", device_vocabulary_size=ROWS,
-                         emb_initializer=v1.constant_initializer(0.2))
+    table = support.make_table("twice", DIM, ROWS, 0.2)
     variable = v1.Variable(np.full([ROWS, DIM], 0.2, np.float32), use_resource=False)
 
     def loss_of(rows):
@@ -97,9 +95,8 @@ def test_rows_on_disk_have_the_numbers_of_adam_on_variables_through_a_restore_of
     """A table with rows on disk was refused."""
     ids, lr = v1.placeholder(tf.int64, [None]), v1.placeholder(tf.float32, [])
     (tmp_path / "rows").mkdir()
-    table = create_table(key_dtype=tf.int64, dim=DIM, name="on_disk", device_vocabulary_size=5, host_vocabulary_size=5,
-                         ssd_vocabulary_size=ROWS, ssd_data_path=[str(tmp_path / "rows")],
-                         emb_initializer=v1.constant_initializer(0.3))
+    table = support.make_table("on_disk", DIM, 5, 0.3, host_vocabulary_size=5, ssd_vocabulary_size=ROWS,
+                               ssd_data_path=[str(tmp_path / "rows")])
     variable = v1.Variable(np.full([ROWS, DIM], 0.3, np.float32), use_resource=False)
     ours, theirs = [tf.reduce_sum(tf.square(tf.tanh(rows) - 0.1)) for rows in (
         sparse_lookup(table, ids, modify_graph=True), tf.nn.embedding_lookup(variable, ids))]

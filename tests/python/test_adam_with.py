@@ -156,8 +156,7 @@ def test_a_key_that_is_admitted_late_begins_then(graph, session, dynamic):
     table = create_table(key_dtype=tf.int64, dim=2, name="late", device_vocabulary_size=50, emb_initializer=v1.ones_initializer())
     rows = sparse_lookup(table, ids, modify_graph=True, access_and_evict_config={"access_threshold": 3})
     update = create_hash_optimizer(0.1).minimize(tf.reduce_sum(rows * 2.0), var_list=[table.variable])
-    raw = support.Raw.of(table)
-    sess = support.started(session())
+    raw, sess = support.opened(table, session, True)
     dense, counts = Dense(1.0, 0.1), {}
     for number in range(25):
         keys = [1, 2] if number % 5 else [1, 7, 8 + number // 10]
@@ -177,13 +176,10 @@ def test_key_work_ahead_and_joined_updates_change_no_bit():
         rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
         loss = fused_cases.loss_of([fused_cases.total(one) for one in rows], label)
         update = create_hash_optimizer(0.05).minimize(loss, var_list=[table.variable for table in tables])
-        run.modify()
-        sess = run.session()
-        run.start(sess, source)
+        sess = run.begin(source)
         # A step that only looks is none of Adam.
         for fetches in ([loss, update], loss, [loss, update], [loss, update]):
             run.step(sess, fetches)
-        run.epoch(sess, [loss, update])
-        run.contents(sess)
+        run.finish(sess, [loss, update])
 
     modify_cases.alike(script, moves=2, use_dynamic=True)

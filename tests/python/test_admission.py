@@ -9,7 +9,7 @@ import preloaded
 import support
 from test_fused_updates import needed
 from mx_rec.core.admission import set_threshold
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.plan import make_plan
 from mx_rec.optimizers.gradient_descent_by_addr import create_hash_optimizer_by_addr
@@ -19,8 +19,7 @@ from mx_rec.util.stats import table_stats
 
 
 def make_table(name="table", dim=2, capacity=100, **arguments):
-    return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=capacity,
-                        emb_initializer=tf.compat.v1.ones_initializer(), **arguments)
+    return support.make_table(name, dim, capacity, 1.0, **arguments)
 
 
 def lookup(table, ids, access=2, coefficient=None, **arguments):
@@ -40,8 +39,7 @@ def test_the_worked_example_refuses_33_alone(graph, session, dynamic):
     embedding = lookup(table, ids)
     batch = [key for key, count in ((11, 1), (11, 2), (33, 1), (44, 3), (11, 1), (55, 1), (88, 4), (55, 1))
              for _ in range(count)]
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     found = sess.run(embedding, {ids: batch})
     assert [key for key, row in zip(batch, found) if not row.any()] == [33]
     assert all(row.tolist() == [1, 1] for key, row in zip(batch, found) if key != 33)

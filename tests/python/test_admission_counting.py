@@ -6,7 +6,6 @@ import tensorflow as tf
 
 import support
 from test_admission import lookup, make_table, placeholder
-from test_threads import run_threads
 
 LOOKUPS, KEYS = 4, 30000
 
@@ -65,9 +64,9 @@ def test_steps_at_once_lose_no_occurrence_and_admit_at_the_very_one_that_is_due(
             for _ in range(steps):
                 assert not any(one.any() for one in step(batch)), "admitted too early"
 
-        run_threads([lambda at=at: train(steps - (at == 0)) for at in range(threads)])
+        support.in_threads(lambda at: train(steps - (at == 0)), range(threads))
         assert raw.size(sess) == 0
         assert all(one.all() for one in step(batch)), "admitted too late"
         # Now they have rows.
-        run_threads([lambda: [step(batch) for _ in range(steps)]] * threads)
+        support.in_threads(lambda _: [step(batch) for _ in range(steps)], range(threads))
         expect_counted(sess, raw, change, value, batch, 2 * due)

@@ -7,7 +7,7 @@ import tensorflow as tf
 import modify_cases
 import support
 from admission_cases import STEPS, Rules, Script, batches
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.util.stats import table_stats
 
 # So wide that the few keys of these tests do not meet.
@@ -24,8 +24,7 @@ class RowsOnly(Rules):
 
 
 def make(sketch, name="table", **arguments):
-    return create_table(tf.int64, 2, name, tf.compat.v1.ones_initializer(),
-                        device_vocabulary_size=1000, admission_sketch_bytes=sketch, **arguments)
+    return support.make_table(name, 2, 1000, 1.0, admission_sketch_bytes=sketch, **arguments)
 
 
 def lookup(table, ids, access=2, eviction=None):
@@ -43,8 +42,7 @@ def test_the_worked_example_refuses_33_alone(graph, session, dynamic):
     embedding = lookup(table, ids)
     batch = [key for key, count in ((11, 1), (11, 2), (33, 1), (44, 3), (11, 1), (55, 1), (88, 4), (55, 1))
              for _ in range(count)]
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     found = sess.run(embedding, {ids: batch})
     assert [key for key, row in zip(batch, found) if not row.any()] == [33]
     assert sorted(raw.rows(sess)) == [11, 44, 55, 88]

@@ -12,7 +12,7 @@ from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 from mx_rec.saver.sparse import export
 from mx_rec.util.initialize import (
     ConfigInitializer, get_initializer, get_rank_id, get_rank_size, get_target_batch, get_use_dynamic_expansion,
-    get_use_static, init, terminate_config_initializer)
+    get_use_static)
 from mx_rec.util.variable import get_dense_and_sparse_variable
 
 
@@ -53,8 +53,7 @@ def test_a_list_of_one_feature_spec_is_looked_up(graph, session, dynamic, is_tra
                               batch=batch)
     start_asc_pipeline()
     start_asc_pipeline()
-    sess = session()
-    sess.run(iterator.initializer)
+    sess = support.started(session(), iterator.initializer)
     rows = sess.run(embedding)
     assert rows.shape == (2, 2, 1)
     assert (rows != 0).all() == is_train
@@ -66,15 +65,14 @@ def test_the_list_form_needs_no_batch_in_static_shape(graph, session, mx):
     embedding = sparse_lookup(user_table(), specs, 32, is_train=True, name="user_lookup", modify_graph=False)
     assert embedding.shape.as_list() == [2, 2, 1]
     start_asc_pipeline()
-    sess = session()
-    sess.run(iterator.initializer)
+    sess = support.started(session(), iterator.initializer)
     assert sess.run(embedding).shape == (2, 2, 1)
 
 
 def test_a_training_script_of_the_documents_runs_from_init_to_terminate(graph, session, tmp_path):
     tf.compat.v1.set_random_seed(1)
-    init(max_steps=200, train_steps=100, eval_steps=10, save_steps=50, use_dynamic=True, use_dynamic_expansion=False)
-    try:
+    with support.initialized(max_steps=200, train_steps=100, eval_steps=10, save_steps=50, use_dynamic=True,
+                             use_dynamic_expansion=False):
         iterator, batch, specs = batch_and_specs(True)
         table = user_table()
         embedding = sparse_lookup(table, specs[0], 32, is_train=True, name="user_lookup", batch=batch)
@@ -100,8 +98,6 @@ def test_a_training_script_of_the_documents_runs_from_init_to_terminate(graph, s
         assert np.mean(losses[-3:]) < 0.2 * np.mean(losses[:3])
         assert table.size() == 12 and table.capacity() == 800000
         saver.save(sess, str(tmp_path.resolve()) + "/model.ckpt", global_step=90)
-    finally:
-        terminate_config_initializer()
 
 
 def test_get_initializer_of_the_documents_imports(graph, dynamic):

@@ -13,7 +13,7 @@ import tensorflow as tf
 import support
 from mx_rec.checkpoint import progress, sealed, tables
 from mx_rec.checkpoint.__main__ import main
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
 v1 = tf.compat.v1
@@ -48,8 +48,7 @@ def model(graph, session, dynamic, tmp_path):
     """A directory with two checkpoints of two tables, trained for a step in between."""
     updates, placeholders = [], []
     for name in ("user_table", "item_table"):
-        table = create_table(key_dtype=tf.int64, dim=4, name=name, device_vocabulary_size=100,
-                             emb_initializer=v1.ones_initializer())
+        table = support.make_table(name, 4, 100, 1.0)
         placeholders.append(v1.placeholder(tf.int64, [None]))
         loss = tf.reduce_sum(sparse_lookup(table, placeholders[-1], modify_graph=True))
         gradient, = tf.gradients(loss, [table.variable])
@@ -69,14 +68,12 @@ def model(graph, session, dynamic, tmp_path):
 def deltas(graph, session, mx, tmp_path):
     """A directory with a whole save of step 1 and deltas of the steps 2 and 3, of one table."""
     mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
-    table = create_table(key_dtype=tf.int64, dim=4, name="user_table", device_vocabulary_size=100,
-                         emb_initializer=v1.ones_initializer())
+    table = support.make_table("user_table", 4, 100, 1.0)
     ids = v1.placeholder(tf.int64, [None])
     loss = tf.reduce_sum(sparse_lookup(table, ids, modify_graph=True))
     update = create_hash_optimizer(0.5).minimize(loss, var_list=[table.variable])
     v1.get_variable("dense", initializer=1.0)
-    raw = support.Raw.of(table)
-    sess = support.started(session())
+    raw, sess = support.opened(table, session, True)
     saver = v1.train.Saver()
     directory = str(tmp_path.resolve() / "model")
     for step, keys, gone in ((1, [3, 5, 7], []), (2, [3], [5, 7]), (3, [11, 12], [])):
@@ -226,8 +223,7 @@ def test_every_file_of_a_delta_is_verified(deltas, capsys):
         flip(path)
         assert command(deltas, "--verify") == 1, path
         assert path in capsys.readouterr().out
-        with open(path, "wb") as file:
-            file.write(content)
+        support.write(path, content)
     os.remove(directory + "/removed/slice.data")
     assert command(deltas + "/m-2", "--verify") == 1
     assert directory + "/removed/slice.data: cannot find" in capsys.readouterr().out
@@ -243,11 +239,9 @@ def test_a_delta_that_cannot_be_restored_is_a_fault(deltas, capsys, damage, word
     if damage == "gone":
         shutil.rmtree(middle)
     else:
-        with open(middle + "/manifest.json") as file:
-            content = sealed.loads(file.read())
+        content = sealed.loads(support.text_of(middle + "/manifest.json"))
         content.update({"id": "another"} if damage == "other" else {"previous": None})
-        with open(middle + "/manifest.json", "w") as file:
-            file.write(support.sealed(content))
+        support.write(middle + "/manifest.json", support.sealed(content))
     assert command(deltas, "--verify") == 1
     said = capsys.readouterr().out
     assert word in said and middle in said
@@ -260,15 +254,12 @@ def test_a_delta_that_cannot_be_restored_is_a_fault(deltas, capsys, damage, word
 
 def test_a_changed_bit_in_the_manifest_of_a_checkpoint_is_a_fault(deltas, capsys):
     for path in (deltas + "/sparse-m-1/manifest.json", deltas + "/delta-sparse-m-3/manifest.json"):
-        with open(path) as file:
-            content = file.read()
-        with open(path, "w") as file:
-            file.write(content.replace('"rows": ', '"rows": 1'))
+        content = support.text_of(path)
+        support.write(path, content.replace('"rows": ', '"rows": 1'))
         assert command(deltas, "--verify") == 1
         said = capsys.readouterr().out
         assert path + ": is no manifest: its checksum is " in said
-        with open(path, "w") as file:
-            file.write(content)
+        support.write(path, content)
     assert command(deltas, "--verify") == 0
 
 
@@ -324,8 +315,7 @@ def test_a_table_that_the_manifest_lists_and_is_gone_is_a_fault(model, capsys):
     assert sparse(model, 10, "item_table") + ": the manifest of the checkpoint lists this table" in said
     assert sparse(model, 10, "other_table") + ": the manifest of the checkpoint does not list" in said
     shutil.rmtree(sparse(model, 10, "other_table"))
-    with open(manifest, "w") as file:
-        file.write("{")
+    support.write(manifest, "{")
     assert command(model, "--verify") == 1
     assert manifest + ": is no manifest" in capsys.readouterr().out
 

@@ -24,8 +24,7 @@ def stage(directory, text, tables=("t",)):
     staging = Staging(directory)
     for table in tables:
         support.saved_table(os.path.join(staging.path, table))
-        with open(os.path.join(staging.path, table, "content"), "w") as file:
-            file.write(text)
+        support.write(os.path.join(staging.path, table, "content"), text)
     return staging
 
 
@@ -37,8 +36,7 @@ def place_tables(directory, text, dense=True):
 
 
 def content(directory):
-    with open(os.path.join(directory, "t", "content")) as file:
-        return file.read()
+    return support.text_of(os.path.join(directory, "t", "content"))
 
 
 @pytest.fixture(params=["exchange", "rename"])
@@ -59,8 +57,7 @@ def test_an_earlier_directory_is_replaced_whole_and_comes_back(place, refused):
         assert content(target) == text
         staging.finish()
     assert os.listdir(place) == ["sparse-m-1"]
-    with open(target + "/manifest.json") as file:
-        assert [table["name"] for table in json.load(file)["tables"]] == ["t"]
+    assert [table["name"] for table in support.json_of(target + "/manifest.json")["tables"]] == ["t"]
     staging = stage(target, "three")
     staging.commit([], True)
     staging.undo()
@@ -97,8 +94,7 @@ def test_a_save_cut_off_between_two_renames_is_put_back(place):
 
 def dense(place, text):
     for suffix in (".index", ".data-00000-of-00001"):
-        with open(place + "/m-1" + suffix + ".tempstate1", "w") as file:
-            file.write(text)
+        support.write(place + "/m-1" + suffix + ".tempstate1", text)
         os.rename(place + "/m-1" + suffix + ".tempstate1", place + "/m-1" + suffix)
 
 
@@ -142,8 +138,7 @@ def test_a_save_over_the_same_step_that_is_cut_off_anywhere_leaves_one_of_both_w
         commit.recover(place + "/sparse-m-1")
         found = [content(place + "/sparse-m-1")]
         for suffix in (".index", ".data-00000-of-00001"):
-            with open(place + "/m-1" + suffix) as file:
-                found.append(file.read())
+            found.append(support.text_of(place + "/m-1" + suffix))
         assert found in (["old"] * 3, ["new"] * 3), (stop, found)
         seen.add(found[0])
         place_tables(place + "/sparse-m-2", "x")
@@ -215,8 +210,7 @@ class OneSave:
 
         def variables():
             for suffix in (".data-00000-of-00001", ".index"):
-                with open(prefix + suffix, "w") as file:
-                    file.write(self.name)
+                support.write(prefix + suffix, self.name)
 
         def tidy():
             with commit.alone(self.place):
@@ -238,8 +232,7 @@ class OneSave:
         prefix = os.path.join(self.place, self.name.split("sparse-")[1])
         texts = [content(os.path.join(self.place, self.name))]
         for suffix in (".data-00000-of-00001", ".index"):
-            with open(prefix + suffix) as file:
-                texts.append(file.read())
+            texts.append(support.text_of(prefix + suffix))
         return texts == [self.name] * 3
 
 

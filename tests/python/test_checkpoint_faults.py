@@ -11,37 +11,18 @@ import pytest
 import tensorflow as tf
 
 import support
+from saver_cases import Model
 from mx_rec.checkpoint import commit
-from mx_rec.core.embedding import create_table
-
-ROWS, DIM = 60000, 8
 
 
-class Model:
+def make_model():
     """A table of about 2.4 MB beside a small one and a variable."""
-
-    def __init__(self):
-        self.raws = [support.Raw.of(create_table(
-            key_dtype=tf.int64, dim=DIM, name=name, device_vocabulary_size=ROWS,
-            emb_initializer=tf.compat.v1.zeros_initializer())) for name in ("small", "big")]
-        self.dense = tf.compat.v1.get_variable("dense", initializer=np.zeros(1000, np.float32))
-        self.saver = tf.compat.v1.train.Saver()
-
-    def fill(self, sess, value, rows=ROWS):
-        for raw, count in zip(self.raws, (10, rows)):
-            raw.assign(sess, np.arange(count), np.full([count, DIM], value))
-        sess.run(self.dense.assign(np.full(1000, value)))
-
-    def assert_filled(self, sess, value, rows=ROWS):
-        for raw, count in zip(self.raws, (10, rows)):
-            keys, found = raw.export(sess)
-            assert len(keys) == count and np.all(found == np.float32(value))
-        assert np.all(sess.run(self.dense) == np.float32(value))
+    return Model(("small", "big"), (10, 60000), 8, 60000, [1000])
 
 
 @pytest.fixture
 def model(graph, dynamic):
-    return Model()
+    return make_model()
 
 
 def everything(place):
@@ -68,9 +49,7 @@ def small_disk(tmp_path):
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_full_disk_is_named_and_the_earlier_checkpoint_stays(model, session, small_disk, step):
     """Over the earlier checkpoint (step 1) and beside it."""
-    sess = session()
-    model.fill(sess, 1.0, 100)
-    path = model.saver.save(sess, small_disk + "/m", global_step=1)
+    sess, path = model.saved(session(), 1.0, 100, prefix=small_disk + "/m")
     before = everything(small_disk)
     model.fill(sess, 2.0)
     with pytest.raises(tf.errors.ResourceExhaustedError) as refused:
@@ -81,8 +60,7 @@ def test_a_full_disk_is_named_and_the_earlier_checkpoint_stays(model, session, s
     assert everything(small_disk) == before
     model.assert_filled(sess, 2.0)
     assert tf.train.latest_checkpoint(small_disk) == path
-    fresh = session()
-    model.saver.restore(fresh, path)
+    fresh = support.restored(session(), model.saver, path)
     model.assert_filled(fresh, 1.0, 100)
 
 
@@ -90,8 +68,7 @@ def test_a_full_disk_is_named_and_the_earlier_checkpoint_stays(model, session, s
 def test_a_disk_that_is_full_for_the_commit_is_the_same_error_as_of_the_op(model, session, tmp_path, monkeypatch, step):
     """The op's error was an UnknownError, and that of the commit an OSError."""
     place = os.path.realpath(str(tmp_path))
-    sess = session()
-    model.fill(sess, 1.0, 100)
+    sess = model.fill(session(), 1.0, 100)
     monkeypatch.setattr(commit, "before_step", lambda now, path: errno.ENOSPC if now == step and place != path else 0)
     with pytest.raises(tf.errors.ResourceExhaustedError, match="cannot be saved: .*disk is full") as refused:
         model.saver.save(sess, place + "/m", global_step=1)
@@ -103,7 +80,7 @@ def test_a_disk_that_is_full_for_the_commit_is_the_same_error_as_of_the_op(model
 
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_disk_that_is_full_for_the_variables_takes_the_tables_back(graph, dynamic, session, small_disk, step):
-    model = Model()
+    model = make_model()
     wide = tf.compat.v1.get_variable("wide", initializer=tf.zeros([600000]))
     everywhere = tf.compat.v1.train.Saver()
     sess = support.started(session())
@@ -119,8 +96,7 @@ def test_a_disk_that_is_full_for_the_variables_takes_the_tables_back(graph, dyna
     for name in after:
         if ".tempstate" in name:
             os.remove(os.path.join(small_disk, name))
-    fresh = session()
-    model.saver.restore(fresh, path)
+    fresh = support.restored(session(), model.saver, path)
     model.assert_filled(fresh, 1.0, 100)
     assert tf.train.latest_checkpoint(small_disk) == path and wide is not None
 
@@ -129,9 +105,7 @@ def test_a_disk_that_is_full_for_the_variables_takes_the_tables_back(graph, dyna
 def test_variables_that_a_server_was_writing_when_it_died_are_removed(model, session, tmp_path, monkeypatch, step):
     """Over the earlier checkpoint (step 1) and beside it; the saving process goes on."""
     place = os.path.realpath(str(tmp_path))
-    sess = session()
-    model.fill(sess, 1.0, 100)
-    path = model.saver.save(sess, place + "/m", global_step=1)
+    sess, path = model.saved(session(), 1.0, 100, prefix=place + "/m")
     others = ["m-20.data-00000-of-00001", "m-2.notes", "other-2.index.tempstate7"]
     for name in others:
         open(os.path.join(place, name), "w").close()
@@ -165,9 +139,7 @@ def test_a_short_write_is_named_and_the_earlier_checkpoint_stays(model, session,
     import signal
 
     place = os.path.realpath(str(tmp_path))
-    sess = session()
-    model.fill(sess, 1.0, 100)
-    path = model.saver.save(sess, place + "/m", global_step=1)
+    sess, path = model.saved(session(), 1.0, 100, prefix=place + "/m")
     before = everything(place)
     model.fill(sess, 2.0)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -183,16 +155,13 @@ def test_a_short_write_is_named_and_the_earlier_checkpoint_stays(model, session,
     assert place in text and "slice.data" in text and ("big" in text or "small" in text), text
     assert everything(place) == before
     model.assert_filled(sess, 2.0)
-    fresh = session()
-    model.saver.restore(fresh, path)
+    fresh = support.restored(session(), model.saver, path)
     model.assert_filled(fresh, 1.0, 100)
 
 
 def test_a_changed_bit_in_any_file_of_the_tables_is_found_before_anything_changes(model, session, tmp_path):
     place = os.path.realpath(str(tmp_path))
-    sess = session()
-    model.fill(sess, 1.0, 100)
-    path = model.saver.save(sess, place + "/m", global_step=1)
+    sess, path = model.saved(session(), 1.0, 100, prefix=place + "/m")
     model.fill(sess, 2.0)
     root = place + "/sparse-m-1"
     random = np.random.RandomState(3)
@@ -203,8 +172,7 @@ def test_a_changed_bit_in_any_file_of_the_tables_is_found_before_anything_change
         for position in random.choice(len(whole), min(len(whole), 12), replace=False):
             damaged = bytearray(whole)
             damaged[position] ^= 1 << random.randint(8)
-            with open(os.path.join(root, name), "wb") as file:
-                file.write(damaged)
+            support.write(os.path.join(root, name), damaged)
             with pytest.raises((tf.errors.OpError, OSError, ValueError)) as refused:
                 model.saver.restore(sess, path)
             # What an attribute says contradicts other files too.
@@ -212,8 +180,7 @@ def test_a_changed_bit_in_any_file_of_the_tables_is_found_before_anything_change
             assert told in str(refused.value), (name, position, str(refused.value))
             if "/" in name:
                 assert name.split("/")[0] in str(refused.value).replace(path, "")
-        with open(os.path.join(root, name), "wb") as file:
-            file.write(whole)
+        support.write(os.path.join(root, name), whole)
     model.assert_filled(sess, 2.0)
     model.saver.restore(sess, path)
     model.assert_filled(sess, 1.0, 100)

@@ -12,41 +12,21 @@ import pytest
 import tensorflow as tf
 
 import support
+from saver_cases import Model
 from mx_rec.checkpoint import sealed
 from mx_rec.checkpoint.__main__ import main
-from mx_rec.core.embedding import create_table
 from mx_rec.saver.sparse import export
 
 
-class Model:
-    """Two tables beside a variable."""
-
-    def __init__(self):
-        self.raws = [support.Raw.of(create_table(
-            key_dtype=tf.int64, dim=3, name=name, device_vocabulary_size=100,
-            emb_initializer=tf.compat.v1.zeros_initializer())) for name in ("users", "items")]
-        self.dense = tf.compat.v1.get_variable("dense", initializer=np.float32(0.0))
-        self.saver = tf.compat.v1.train.Saver(max_to_keep=9)
-
-    def fill(self, sess, value):
-        for raw in self.raws:
-            raw.assign(sess, np.arange(5), np.full([5, 3], value))
-        sess.run(self.dense.assign(value))
-
-    def assert_filled(self, sess, value):
-        for raw in self.raws:
-            support.assert_same_tables(raw.rows(sess), {key: np.full(3, value, np.float32) for key in range(5)})
-        assert sess.run(self.dense) == value
-
-    def saved(self, sess, prefix, steps=(1, 2), **arguments):
-        for step in steps:
-            self.fill(sess, float(step))
-            self.saver.save(sess, prefix, global_step=step, **arguments)
+def saved(model, sess, prefix, steps=(1, 2), **arguments):
+    """Saves the model at each step with that as its value."""
+    for step in steps:
+        model.saver.save(model.fill(sess, float(step)), prefix, global_step=step, **arguments)
 
 
 @pytest.fixture
 def model(graph, dynamic):
-    return Model()
+    return Model(shape=(), max_to_keep=9)
 
 
 def exchange(place, source, target):
@@ -65,7 +45,7 @@ def assert_named(text, place, target):
 def test_a_table_of_another_save_is_refused_before_anything_changes(model, session, place, source, target):
     """Of an earlier step, of a later one, and another table of the same save."""
     sess = session()
-    model.saved(sess, place + "/m")
+    saved(model, sess, place + "/m")
     if source.split("/")[0] == target.split("/")[0]:
         # The same rows would make the same files.
         model.raws[0].assign(sess, [7], np.full([1, 3], 7.0))
@@ -76,13 +56,12 @@ def test_a_table_of_another_save_is_refused_before_anything_changes(model, sessi
     with pytest.raises(tf.errors.DataLossError) as refused:
         model.saver.restore(sess, place + "/m-" + target[9])
     assert_named(refused.value.message, place, target)
-    for raw, rows in zip(model.raws, before):
-        support.assert_same_tables(raw.rows(sess), rows)
+    support.assert_same_each([one.rows(sess) for one in model.raws], before)
     assert sess.run(model.dense) == 9.0
 
 
 def test_it_is_a_fault_for_the_command(model, session, place, capsys):
-    model.saved(session(), place + "/m")
+    saved(model, session(), place + "/m")
     assert main([place, "--verify"]) == 0
     exchange(place, "sparse-m-1/users", "sparse-m-2/users")
     capsys.readouterr()
@@ -95,7 +74,7 @@ def test_it_is_a_fault_for_the_command(model, session, place, capsys):
 
 def test_a_table_without_a_manifest_is_refused_as_well(model, session, place, capsys):
     sess = session()
-    model.saved(sess, place + "/m")
+    saved(model, sess, place + "/m")
     os.remove(place + "/sparse-m-2/users/manifest.json")
     with pytest.raises(tf.errors.DataLossError) as refused:
         model.saver.restore(sess, place + "/m-2")
@@ -105,7 +84,7 @@ def test_a_table_without_a_manifest_is_refused_as_well(model, session, place, ca
 
 def test_a_remote_copy_is_compared_as_well(model, session, place):
     sess = session()
-    model.saved(sess, "file://" + place + "/m")
+    saved(model, sess, "file://" + place + "/m")
     model.saver.restore(sess, "file://" + place + "/m-1")
     model.assert_filled(sess, 1.0)
     exchange(place, "sparse-m-1/users", "sparse-m-2/users")
@@ -118,7 +97,7 @@ def test_a_remote_copy_is_compared_as_well(model, session, place):
 def test_an_export_and_a_warm_start_refuse_it(model, session, place):
     from tensorflow.python.training import warm_starting_util
 
-    model.saved(session(), place + "/m")
+    saved(model, session(), place + "/m")
     exchange(place, "sparse-m-1/users", "sparse-m-2/users")
     with pytest.raises(ValueError) as refused:
         export(table_list=["users"])
@@ -132,7 +111,7 @@ def test_an_export_and_a_warm_start_refuse_it(model, session, place):
 def test_the_op_alone_refuses_it(model, session, place):
     """As in a SavedModel, where no Python looks at the files."""
     sess = session()
-    model.saved(sess, place + "/m")
+    saved(model, sess, place + "/m")
     exchange(place, "sparse-m-1/users", "sparse-m-2/users")
     for step, refusal in ((1, None), (2, tf.errors.DataLossError)):
         load = support.ops().mx_rec_load(model.raws[0].handle, support.bytes_tensor("%s/sparse-m-%d/users" % (place, step)), [])
@@ -147,10 +126,10 @@ def test_the_op_alone_refuses_it(model, session, place):
 
 def test_a_delta_of_another_step_is_refused(graph, session, mx, place):
     mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
-    model = Model()
+    model = Model(shape=(), max_to_keep=9)
     sess = session()
-    model.saved(sess, place + "/m", steps=(1,))
-    model.saved(sess, place + "/m", steps=(2, 3, 4), save_delta=True)
+    saved(model, sess, place + "/m", steps=(1,))
+    saved(model, sess, place + "/m", steps=(2, 3, 4), save_delta=True)
     model.saver.restore(sess, place + "/m-4")
     model.assert_filled(sess, 4.0)
     exchange(place, "delta-sparse-m-2/items", "delta-sparse-m-3/items")
@@ -164,13 +143,11 @@ def test_a_delta_of_another_step_is_refused(graph, session, mx, place):
 def test_a_checkpoint_of_before_is_restored(model, session, place, capsys):
     """Its manifest says nothing of those of its tables."""
     sess = session()
-    model.saved(sess, place + "/m")
+    saved(model, sess, place + "/m")
     path = place + "/sparse-m-1/manifest.json"
-    with open(path) as file:
-        content = sealed.loads(file.read())
+    content = sealed.loads(support.text_of(path))
     assert all(len(table.pop("manifest")["crc32c"]) == 8 for table in content["tables"])
-    with open(path, "w") as file:
-        file.write(support.sealed(content))
+    support.write(path, support.sealed(content))
     model.saver.restore(sess, place + "/m-1")
     model.assert_filled(sess, 1.0)
     assert main([place, "--verify"]) == 0

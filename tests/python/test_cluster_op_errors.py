@@ -134,8 +134,7 @@ def test_a_wrong_argument_of_an_op_on_parts_is_an_error_that_says_what_and_chang
     cases = [(call, arguments, message, call(o, **arguments)) for call, arguments, message in WRONG]
     nobody = evict(o, encoded(name="nobody"))
     replaced = push_sgd(o, births=[7, 0, 7, 0])
-    sess = session()
-    sess.run(init)
+    sess = support.started(session(), init)
     sess.run(make)
     sess.run(update)
     before = sess.run(rows)

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import preloaded
+import support
 from cluster_cases import cluster_of, idle_task, run_task
 from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.optimizers.gradient_descent import create_hash_optimizer
@@ -79,8 +80,7 @@ def test_gradients_are_not_divided_by_ranks_that_add_nothing(dynamic, session, m
     monkeypatch.setenv("TF_CONFIG", config_of("evaluator", worker=4))
     gradients = []
     for kind in ("sum_gradients", "sum_gradients_and_div_by_ranksize"):
-        table = create_table(tf.int64, 4, kind, tf.compat.v1.ones_initializer(), all2all_gradients_op=kind,
-                             device_vocabulary_size=100)
+        table = support.make_table(kind, 4, 100, 1.0, all2all_gradients_op=kind)
         rows = sparse_lookup(table, tf.constant([1, 2, 1], tf.int64), modify_graph=True)
         gradients.append(tf.gradients(tf.reduce_sum(rows), [table.variable])[0].values)
     summed, divided = session().run(gradients)

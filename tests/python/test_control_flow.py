@@ -8,7 +8,6 @@ import support
 from support import lookup
 from test_fused_updates import needed
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
-from mx_rec.core.embedding import create_table
 from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 from mx_rec.optimizers.lazy_adam_by_addr import create_hash_optimizer_by_address
 
@@ -103,8 +102,7 @@ def control_flow(request, graph):
 
 
 def make_table(name="items"):
-    return create_table(key_dtype=tf.int64, dim=DIM, name=name, device_vocabulary_size=100,
-                        emb_initializer=tf.compat.v1.zeros_initializer())
+    return support.make_table(name, DIM, 100)
 
 
 def sgd():
@@ -168,8 +166,7 @@ def test_evaluation_lookups_work_in_loops_of_both_kinds(graph, session, dynamic,
     table = make_table()
     looked = loop(lambda i: tf.reduce_sum(lookup(table, moving(i), is_train=False)))
     assert tf.gradients(looked, table.variable) == [None]
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     raw.assign(sess, [1, 2], np.ones([2, DIM]))
     assert sess.run(looked) == 5.0 * DIM
 
@@ -179,8 +176,7 @@ def test_lookups_without_gradient_in_loops_leave_the_gradient_of_others_alone(gr
     table = make_table()
     still = loop(lambda i: total(lookup(table, moving(i), is_grad=False)) + total(lookup(table, moving(i), is_train=False)))
     update = sgd().minimize(still + total(lookup(table, i64([1, 2]))), var_list=[table.variable])
-    raw = support.Raw.of(table)
-    sess = support.started(session())
+    raw, sess = support.opened(table, session, True)
     sess.run(update)
     assert raw.rows(sess)[1].tolist() == raw.rows(sess)[2].tolist() == [-1.0, -2.0, -3.0]
 
@@ -201,8 +197,7 @@ def test_an_update_in_a_branch_or_a_loop_sums_as_one_outside(graph, session, dyn
     support.pass_over()
     assert not [op for op in support.updates_in(graph.get_operations()) if
                 "while" in op.name and op._get_control_flow_context() is None]
-    raws = [support.Raw.of(table) for table in tables]
-    sess = support.started(session())
+    raws, sess = support.opened(tables, session, True)
     sess.run(branch, {flag: False})
     assert raws[0].rows(sess) == {}
     sess.run([branch, turns, inside], {flag: True})
@@ -256,8 +251,7 @@ def test_a_loop_updates_the_rows_of_its_keys_as_a_lookup_outside_does(graph, ses
                for loss, table in zip(losses, tables)]
     # A loop's gradient is joined first, and never taken from one turn.
     assert [support.form_of(op) for update in updates for op in needed(update)["MxRecUpdate"]] == ["rows", "ids"]
-    raws = [support.Raw.of(table) for table in tables]
-    sess = support.started(session())
+    raws, sess = support.opened(tables, session, True)
     for batch in ([1, 2, 1], [3, 3, 3], [1, 2, 2]):
         sess.run(updates, {keys: batch})
     looped, plain = [raw.rows(sess) for raw in raws]
@@ -290,8 +284,7 @@ def test_a_first_batch_of_padding_in_a_loop_updates_no_row(graph, session, dynam
         [total(lookup(tables[1], keys[i]), factor) for i, factor in enumerate(factors)])
     updates = [module.create_hash_optimizer(0.1).minimize(loss, var_list=[table.variable])
                for loss, table in zip((looped, plain), tables)]
-    raws = [support.Raw.of(table) for table in tables]
-    sess = support.started(session())
+    raws, sess = support.opened(tables, session, True)
     sess.run(updates, {keys: [[-1, -1]] * 3})
     assert [raw.rows(sess) for raw in raws] == [{}, {}]
     for batch in ([[-1, -1], [5, -1], [6, 5]], [[-1, -1]] * 3, [[6, 6], [-1, -1], [7, 5]]):

@@ -36,8 +36,7 @@ for case, dim in zip(ONE_OF_EACH, dims):
         updates.append(tf.no_op())
     raws["raw_" + case.op] = by_ids
     for raw in (raws[case.op], by_ids):
-        for name, _ in case.slots:
-            raw.slot(name)
+        raw.make_slots(case)
 sess = tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1))
 sess.run(tf.compat.v1.global_variables_initializer())
 random = np.random.RandomState(0)

@@ -7,7 +7,6 @@ import tensorflow as tf
 import support
 from support import lookup
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
-from mx_rec.core.embedding import create_table
 from mx_rec.optimizers.gradient_descent_by_addr import create_hash_optimizer_by_addr
 from mx_rec.util.initialize import terminate_config_initializer
 
@@ -19,8 +18,7 @@ def collections():
 
 
 def make_table(name="table", dim=4, **arguments):
-    return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=3,
-                        emb_initializer=tf.compat.v1.random_normal_initializer(seed=1), **arguments)
+    return support.make_table(name, dim, 3, tf.compat.v1.random_normal_initializer(seed=1), **arguments)
 
 
 def sgd(by_address):
@@ -62,9 +60,7 @@ def trained(session, mx, make, by_address, lookups):
     if by_address:
         table = make_table()
     else:
-        from mx_rec.core.embedding import create_table
-        table = create_table(key_dtype=tf.int64, dim=4, name="table", device_vocabulary_size=1000,
-                             emb_initializer=tf.compat.v1.random_normal_initializer(seed=1))
+        table = support.make_table("table", 4, 1000, tf.compat.v1.random_normal_initializer(seed=1))
     ids = [tf.compat.v1.placeholder(tf.int64, [None]) for _ in range(lookups)]
     loss = tf.add_n([tf.reduce_sum(tf.square(lookup(table, one)) * (number + 1)) for number, one in enumerate(ids)])
     if by_address:
@@ -95,8 +91,7 @@ def test_a_table_grows_far_beyond_its_size(graph, session, mx):
     mx(use_dynamic_expansion=True)
     table = make_table()
     embedding = lookup(table, tf.range(50000, dtype=tf.int64))
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     assert sess.run(embedding).shape == (50000, 4)
     assert raw.size(sess) == 50000
 
@@ -137,8 +132,7 @@ def test_merging_without_expansion_is_a_runtime_error(graph, dynamic):
 
 def lookups_of_two_tables():
     """(loss, ids to feed) of a model with two tables, three lookups and one embedding that is used twice."""
-    tables = [create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=1000,
-                           emb_initializer=tf.compat.v1.random_normal_initializer(seed=seed))
+    tables = [support.make_table(name, dim, 1000, tf.compat.v1.random_normal_initializer(seed=seed))
               for name, dim, seed in (("users", 4, 1), ("items", 3, 2))]
     ids = [tf.compat.v1.placeholder(tf.int64, [None]) for _ in range(3)]
     users, items, others = [lookup(table, one) for table, one in zip([tables[0], tables[1], tables[0]], ids)]
@@ -226,8 +220,7 @@ def test_tables_of_any_size_are_restored(graph, session, mx, tmp_path):
         sess.run(update, {ids: np.arange(5000)})
         saver.save(sess, prefix)
         expected = raw.rows(sess)
-    with support.new_session() as sess:
-        saver.restore(sess, prefix)
+    with support.restored(support.new_session(), saver, prefix) as sess:
         assert table.size() == table.capacity() == 5000
         support.assert_same_tables(raw.rows(sess), expected)
         sess.run(update, {ids: np.arange(4000, 9000)})

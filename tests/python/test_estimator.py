@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mx_rec.core.embedding import create_table, sparse_lookup
+import support
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.optimizers.adagrad import create_hash_optimizer
 
 COUNT = 64
@@ -28,8 +29,7 @@ def input_fn(repeat=1):
 
 
 def model_fn(features, labels, mode):
-    table = create_table(key_dtype=tf.int64, dim=1, name="table", device_vocabulary_size=100,
-                         emb_initializer=tf.compat.v1.zeros_initializer())
+    table = support.make_table("table", 1, 100)
     is_train = mode == tf.estimator.ModeKeys.TRAIN
     embedding = sparse_lookup(table, features["ids"], is_train=is_train, modify_graph=True)
     output = tf.reduce_sum(embedding, axis=[1, 2])

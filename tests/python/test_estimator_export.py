@@ -16,7 +16,6 @@ import tensorflow as tf
 import estimator_cases as cases
 import preloaded
 import support
-from mx_rec.util.initialize import init, terminate_config_initializer
 
 # How a process gets the ops: by the package, or by the plugin alone.
 OPS = {"package": "import mx_rec", "plugin": "import tensorflow as tf; tf.load_op_library({!r})".format(support.library_path())}
@@ -58,11 +57,8 @@ class Exported:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    init()
-    try:
+    with support.initialized():
         yield Exported(os.path.realpath(str(tmp_path_factory.mktemp("export"))))
-    finally:
-        terminate_config_initializer()
 
 
 def run_cli(ops, directory, inputs, out):

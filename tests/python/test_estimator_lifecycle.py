@@ -10,7 +10,7 @@ import tensorflow as tf
 import estimator_cases as cases
 import preloaded
 import support
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.graph import GraphModifierHook
 from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
@@ -266,8 +266,7 @@ def monitored(directory, kind, modify, steps, started=None):
         elif kind == "scaffold":
             scaffold = tf1.train.Scaffold(local_init_op=tf.group(
                 tf1.train.Scaffold.default_local_init_op(), iterator.initializer))
-    table = create_table(key_dtype=tf.int64, dim=4, name="user_table", device_vocabulary_size=1000,
-                         emb_initializer=tf1.random_normal_initializer(stddev=0.3, seed=1))
+    table = support.make_table("user_table", 4, 1000, tf1.random_normal_initializer(stddev=0.3, seed=1))
     embedding = sparse_lookup(table, batch[0], modify_graph=True)
     loss = tf.reduce_mean(tf.square(tf.reduce_sum(embedding, axis=[1, 2]) - batch[1]))
     train = create_hash_optimizer(learning_rate=0.05).minimize(

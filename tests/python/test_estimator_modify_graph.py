@@ -9,7 +9,6 @@ import tensorflow as tf
 import estimator_cases as cases
 import support
 from mx_rec.graph import LookupSubgraphSlicerHook, OrphanLookupKeySlicerHook
-from mx_rec.util.initialize import init, terminate_config_initializer
 
 STEPS = 23
 INPUTS = ("dataset", "one_shot", "initializable")
@@ -32,11 +31,8 @@ def runs(tmp_path_factory):
 
     def run_once(form):
         if form not in done:
-            init()
-            try:
+            with support.initialized():
                 done[form] = run(form, tmp_path_factory.mktemp(form))
-            finally:
-                terminate_config_initializer()
         return done[form]
 
     return run_once
@@ -118,8 +114,7 @@ def by_input(tmp_path_factory):
 
     def run_once(form, kind):
         if (form, kind) not in done:
-            init()
-            try:
+            with support.initialized():
                 case = cases.Case(form, tmp_path_factory.mktemp(form + kind))
                 losses = cases.Recorder("model_loss:0")
                 # The data end the training: no step may be lost or added.
@@ -128,8 +123,6 @@ def by_input(tmp_path_factory):
                 output = [one["output"] for one in case.estimator.predict(
                     returning(kind, case.input_fn(False)), hooks=case.hooks())]
                 done[form, kind] = case.directory, losses.values, metrics, output
-            finally:
-                terminate_config_initializer()
         return done[form, kind]
 
     return run_once
@@ -207,8 +200,7 @@ def test_the_meta_graph_of_a_modified_training_runs_elsewhere(mx, tmp_path):
     losses = case.train(steps=9)
     with tf.Graph().as_default() as graph:
         saver = tf.compat.v1.train.import_meta_graph(case.directory + "/model.ckpt-6.meta")
-        with support.new_session(graph) as sess:
-            saver.restore(sess, case.directory + "/model.ckpt-6")
+        with support.restored(support.new_session(graph), saver, case.directory + "/model.ckpt-6") as sess:
             sess.run([op for op in graph.get_operations() if op.type == "MakeIterator"])
             train = graph.get_collection(tf.compat.v1.GraphKeys.TRAIN_OP)
             # Six batches are an epoch less five samples; the new iterator starts at the first batch again.

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import support
-from test_first_run import DIM, ROWS, Model, both, said, settings, tables  # noqa: F401  said is a fixture
+from test_first_run import DIM, ROWS, both
 from mx_rec.graph import anew, variables
 from mx_rec.stock import convert
 
@@ -71,7 +71,7 @@ FIRST = {
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "rmsprop"])
 @pytest.mark.parametrize("first", list(FIRST))
-def test_a_keras_model_that_was_run_before_it_is_fitted_trains_on_tables(said, tmp_path, first, optimizer):  # noqa: F811
+def test_a_keras_model_that_was_run_before_it_is_fitted_trains_on_tables(said, tmp_path, first, optimizer):
     path = os.path.join(str(tmp_path), "weights")
     with tf.Graph().as_default(), support.new_session() as own:
         tf.keras.backend.set_session(own)
@@ -96,7 +96,7 @@ def test_a_keras_model_that_was_run_before_it_is_fitted_trains_on_tables(said, t
     assert not said()
 
 
-def test_functions_of_before_see_what_later_ones_train(said):  # noqa: F811
+def test_functions_of_before_see_what_later_ones_train(said):
     """Keras keeps its functions, which hold callables of the session that began anew, and TensorFlow numbers these anew."""
     K = tf.keras.backend
 
@@ -152,14 +152,14 @@ def session_program(resource=True, optimizer=None, more=None):
 
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("optimizer", ["Adagrad", "Adam", "GradientDescent", "Ftrl"])
-def test_a_session_that_evaluated_before_the_training_ops_were_made_trains_on_tables(said, resource, optimizer):  # noqa: F811
+def test_a_session_that_evaluated_before_the_training_ops_were_made_trains_on_tables(said, resource, optimizer):
     make = getattr(tf.compat.v1.train, optimizer + "Optimizer")
     both(session_program(resource, lambda: make(0.1)))
     assert not said()
 
 
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
-def test_a_saver_of_before_saves_and_restores(said, tmp_path, resource):  # noqa: F811
+def test_a_saver_of_before_saves_and_restores(said, tmp_path, resource):
 
     def more(session, there):
         saver = v1.train.Saver([there["users"], there["items"], there["w"]])
@@ -180,14 +180,13 @@ def test_a_saver_of_before_saves_and_restores(said, tmp_path, resource):  # noqa
     assert not said()
 
 
-def test_variables_that_were_not_initialized_still_are_not(said):  # noqa: F811
+def test_variables_that_were_not_initialized_still_are_not(said):
 
     def program(is_on):
         users = v1.get_variable("users", [ROWS, DIM], initializer=v1.constant_initializer(0.5))
         late = v1.get_variable("late", [3], initializer=v1.ones_initializer())
         words = v1.get_variable("words", initializer=tf.constant(["a", "b"]), trainable=False)
-        with support.new_session() as session:
-            session.run([users.initializer, words.initializer])
+        with support.started(support.new_session(), [users.initializer, words.initializer]) as session:
             assert session.run(words).tolist() == [b"a", b"b"]
             loss = tf.reduce_sum(tf.square(tf.gather(users, [1, 2])) * late[0])
             train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
@@ -202,15 +201,14 @@ def test_variables_that_were_not_initialized_still_are_not(said):  # noqa: F811
 
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("optimizer", ["Adagrad", "Adam", "Momentum"])
-def test_initializers_of_before_and_of_slots_alone_do_what_they_do_to_variables(said, resource, optimizer):  # noqa: F811
+def test_initializers_of_before_and_of_slots_alone_do_what_they_do_to_variables(said, resource, optimizer):
     """The one sets the rows and leaves the slots, the other sets the slots and leaves the rows."""
     def program(is_on):
         users = v1.get_variable("users", [ROWS, DIM], initializer=v1.constant_initializer(0.5), use_resource=resource)
         ids = v1.placeholder(tf.int64, [None])
         loss = tf.reduce_sum(tf.square(tf.gather(users, ids) - 1.0))
         of_before = v1.global_variables_initializer()
-        with support.new_session() as session:
-            session.run(of_before)
+        with support.started(support.new_session(), of_before) as session:
             yield [session.run(loss, {ids: [1, 2]})]
             made = getattr(v1.train, optimizer + "Optimizer")(*[0.1, 0.9][:2 if optimizer == "Momentum" else 1])
             train = made.minimize(loss)
@@ -237,7 +235,7 @@ def test_initializers_of_before_and_of_slots_alone_do_what_they_do_to_variables(
 
 
 @pytest.mark.parametrize("way", ["parts", "access_threshold", "memory_rows", "unlimited_ids"])
-def test_what_tables_can_be_asked_for_goes_with_values_that_are_there(said, tmp_path, way):  # noqa: F811
+def test_what_tables_can_be_asked_for_goes_with_values_that_are_there(said, tmp_path, way):
     parts = v1.fixed_size_partitioner(3) if way == "parts" else None
 
     def program(is_on):
@@ -287,12 +285,12 @@ def stateful(kind):
 
 
 @pytest.mark.parametrize("kind", ["iterator", "queue", "table", "callable"])
-def test_a_session_that_has_more_than_variables_goes_on_with_them(said, kind):  # noqa: F811
+def test_a_session_that_has_more_than_variables_goes_on_with_them(said, kind):
     both(session_program(more=stateful(kind)), names=[])
     assert len(said()) == 1 and "has run the graph with its variables, which stay" in said()[0]
 
 
-def test_of_two_sessions_none_begins_anew(said):  # noqa: F811
+def test_of_two_sessions_none_begins_anew(said):
     def more(session, there):
         other = support.new_session()
         other.run(there["users"].initializer)
@@ -308,7 +306,7 @@ def test_of_two_sessions_none_begins_anew(said):  # noqa: F811
     assert len(said()) == 1 and "which stay TensorFlow's: it is another one" in said()[0]
 
 
-def test_other_threads_of_the_program_do_no_harm(said):  # noqa: F811
+def test_other_threads_of_the_program_do_no_harm(said):
     """The session of before stays then, in case that one of them is in it."""
     ends = threading.Event()
     thread = threading.Thread(target=ends.wait)
@@ -321,14 +319,14 @@ def test_other_threads_of_the_program_do_no_harm(said):  # noqa: F811
     assert not said()
 
 
-def test_a_graph_that_cannot_convert_keeps_its_session(said, monkeypatch):  # noqa: F811
+def test_a_graph_that_cannot_convert_keeps_its_session(said, monkeypatch):
 
     monkeypatch.setattr(variables, "begin_anew", lambda session: pytest.fail("no variable becomes a table"))
     both(session_program(optimizer=lambda: tf.compat.v1.train.AdadeltaOptimizer(0.1)), names=[])
     assert not said()
 
 
-def test_a_conversion_that_fails_leaves_the_values(said, monkeypatch):  # noqa: F811
+def test_a_conversion_that_fails_leaves_the_values(said, monkeypatch):
 
     def fails(*arguments):
         raise ValueError("on purpose")
@@ -338,7 +336,7 @@ def test_a_conversion_that_fails_leaves_the_values(said, monkeypatch):  # noqa: 
     assert len(said()) == 1 and "could not become tables: ValueError: on purpose" in said()[0]
 
 
-def test_values_that_cannot_be_set_are_set_by_a_later_run(said, monkeypatch):  # noqa: F811
+def test_values_that_cannot_be_set_are_set_by_a_later_run(said, monkeypatch):
     """A run without them would look rows up that start as new ones do."""
     def program(is_on):
         users = v1.get_variable("users", [ROWS, DIM], initializer=v1.random_normal_initializer(seed=3))
@@ -367,8 +365,7 @@ MEMORY = """
     init(stock_tables=True)
     def resident():
         gc.collect()
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * 4096 / 2.0 ** 20
+        return int(support.text_of("/proc/self/statm").split()[1]) * 4096 / 2.0 ** 20
     big = v1.get_variable("big", [2000000, 16], initializer=v1.constant_initializer(0.5))
     loss = tf.reduce_sum(tf.square(tf.gather(big, [1, 2])))
     session = v1.Session()

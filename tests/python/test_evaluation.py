@@ -19,8 +19,7 @@ def test_unknown_ids_give_zeros_and_no_rows(graph, session, dynamic):
     table = make_table()
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     train, evaluate = lookup(table, ids), lookup(table, ids, is_train=False)
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     for _ in range(3):
         support.assert_same_bits(sess.run(evaluate, {ids: [1, 2, 3]}), np.zeros([3, 2]))
         assert raw.size(sess) == 0
@@ -44,8 +43,7 @@ def test_serving_default_value_stands_in_for_unknown_ids(graph, session, dynamic
     table = make_table()
     ids = tf.constant([4, 5, 6], tf.int64) if static else tf.compat.v1.placeholder(tf.int64, [None])
     evaluate = lookup(table, ids, is_train=False, serving_default_value=make(tf))
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     feed = {} if static else {ids: [4, 5, 6]}
     support.assert_same_bits(sess.run(evaluate, feed), expected)
     raw.assign(sess, [5], [[-1, -2]])
@@ -60,8 +58,7 @@ def test_serving_default_value_fits_ids_of_rank_2(graph, session, dynamic):
     ids = tf.constant([[4, 5], [6, 4]], tf.int64)
     each = np.arange(8, dtype=np.float32).reshape(4, 2)
     evaluate = lookup(table, ids, is_train=False, serving_default_value=tf.constant(each))
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     raw.assign(sess, [6], [[9, 9]])
     expected = each.reshape(2, 2, 2).copy()
     expected[1, 0] = 9
@@ -81,8 +78,7 @@ def test_training_and_evaluation_of_one_table_share_its_rows_in_one_graph(graph,
     updates = [create_hash_optimizer(0.1).minimize(tf.reduce_sum(tf.square(lookup(table, ids))),
                                                    var_list=[table.variable]) for table in tables]
     evaluate = lookup(tables[0], ids, is_train=False)
-    raws = [support.Raw.of(table) for table in tables]
-    sess = support.started(session())
+    raws, sess = support.opened(tables, session, True)
     random = np.random.RandomState(0)
     for _ in range(10):
         batch = random.randint(0, 30, 8)

@@ -10,14 +10,13 @@ import support
 from mx_rec.constants.constants import ASCEND_TIMESTAMP
 from mx_rec.core.asc.helper import FeatureSpec, get_asc_insert_func
 from mx_rec.core.asc.manager import start_asc_pipeline
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.saver.saver import Saver
 from mx_rec.util.initialize import ConfigInitializer
 
 
 def make_table(name="table", dim=2, capacity=100, initializer=None, **arguments):
-    return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=capacity,
-                        emb_initializer=initializer or tf.compat.v1.ones_initializer(), **arguments)
+    return support.make_table(name, dim, capacity, initializer or tf.compat.v1.ones_initializer(), **arguments)
 
 
 def lookup(table, ids, access=1, eviction=10, **arguments):

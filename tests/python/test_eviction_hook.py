@@ -27,8 +27,7 @@ class Training:
         data = tf.data.Dataset.range(1, count).map(
             lambda step: {"ids": step * width + tf.range(width, dtype=tf.int64), "time": step * 10})
         batch = tf.compat.v1.data.make_one_shot_iterator(data.prefetch(2)).get_next()
-        self.table = create_table(key_dtype=tf.int64, dim=4, name="table", device_vocabulary_size=capacity,
-                                  emb_initializer=tf.compat.v1.random_normal_initializer(seed=1))
+        self.table = support.make_table("table", 4, capacity, tf.compat.v1.random_normal_initializer(seed=1))
         embedding = sparse_lookup(self.table, batch["ids"], modify_graph=True, access_and_evict_config={
             "access_threshold": access, "eviction_threshold": eviction})
         if eviction is not None:
@@ -501,8 +500,7 @@ def test_pipeline_training_and_evictions_side_by_side(graph, dynamic, form):
     tf.compat.v1.reset_default_graph()
     ids = tf.compat.v1.placeholder(tf.int64, [None])
 
-    table = create_table(key_dtype=tf.int64, dim=4, name="table", device_vocabulary_size=10 ** 6,
-                         emb_initializer=tf.compat.v1.random_normal_initializer(seed=1))
+    table = support.make_table("table", 4, 10 ** 6, tf.compat.v1.random_normal_initializer(seed=1))
     fresh = sparse_lookup(table, ids, modify_graph=True)
     with support.new_session() as sess:
         for key, row in expected.items():

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import support
 from mx_rec.core.admission import set_threshold
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.core.feature_process import EvictHook, evict
 from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 from mx_rec.util.initialize import get_host_pipeline_ops
@@ -33,8 +33,7 @@ def exported(mx, tmp_path):
             ids = tf1.placeholder(tf.int64, [None], name="ids")
             time = tf1.placeholder(tf.int64, [], name="time")
             tf1.add_to_collection("ASCEND_TIMESTAMP", time)
-            table = create_table(key_dtype=tf.int64, dim=2, name=name, device_vocabulary_size=50,
-                                 emb_initializer=tf1.ones_initializer())
+            table = support.make_table(name, 2, 50, 1.0)
             found = sparse_lookup(table, ids, is_train=is_train, modify_graph=True,
                                   access_and_evict_config=config if access else None)
             tf.identity(found, "found")
@@ -172,8 +171,7 @@ def test_the_hook_leaves_an_imported_evaluation_alone(graph, exported, caplog):
 def test_a_table_made_here_and_an_imported_one_are_both_evicted(graph, exported):
     tf.compat.v1.train.import_meta_graph(exported(access=1), import_scope="there")
     time = graph.get_tensor_by_name("there/time:0")
-    table = create_table(key_dtype=tf.int64, dim=2, name="table", device_vocabulary_size=50,
-                         emb_initializer=tf.compat.v1.ones_initializer())
+    table = support.make_table("table", 2, 50, 1.0)
     here = sparse_lookup(table, tf.constant([1, 2, 3], tf.int64), modify_graph=True,
                          access_and_evict_config={"access_threshold": 1, "eviction_threshold": 5})
     with started(graph) as sess:

@@ -17,7 +17,7 @@ from mx_rec.graph import modify_graph_and_start_emb_cache
 from mx_rec.ops import library
 from mx_rec.saver import export_plain, plain_exports
 from mx_rec.stock.select import convert_graph
-from mx_rec.util.initialize import get_initializer, init, terminate_config_initializer
+from mx_rec.util.initialize import get_initializer
 
 
 def export(sess, directory, inputs, outputs, **arguments):
@@ -56,11 +56,8 @@ class Estimator:
 
 @pytest.fixture(scope="module")
 def estimator(tmp_path_factory):
-    init()
-    try:
+    with support.initialized():
         return Estimator(os.path.realpath(str(tmp_path_factory.mktemp("estimator"))))
-    finally:
-        terminate_config_initializer()
 
 
 @pytest.mark.parametrize("way", sorted(cases.WAYS))
@@ -125,8 +122,7 @@ def test_assets_vocabularies_and_mutable_tables_of_tensorflow_are_kept(graph, se
     table = cases.make_table()
     rows = cases.find(table, index.lookup(words))
     del unused
-    sess = session()
-    sess.run(tf.compat.v1.tables_initializer())
+    sess = support.started(session(), tf.compat.v1.tables_initializer())
     sess.run(mutable.insert(tf.constant(["a", "z"]), tf.constant([5, 6], tf.int64)))
     cases.fill(table, sess)
     outputs = {"rows": rows, "numbers": mutable.lookup(words)}
@@ -232,8 +228,7 @@ def test_what_a_modified_graph_predicts_by_placeholders_is_exported(graph, sessi
     score, ids = tf.reduce_sum(trained, 1) + tf.reduce_sum(shifted, 1), cases.placeholder([None])
     rows = cases.find(table, ids)
     modify_graph_and_start_emb_cache()
-    sess = session()
-    sess.run(get_initializer(True))
+    sess = support.started(session(), get_initializer(True))
     sess.run(score)
     queries = np.arange(12) - 1
     export(sess, tmp_path / "model", {"ids": ids}, {"rows": rows})

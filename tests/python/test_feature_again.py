@@ -10,7 +10,7 @@ import tensorflow as tf
 import support
 from mx_rec.core.asc.feature_spec import FeatureSpec
 from mx_rec.core.asc.helper import get_asc_insert_func
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 
 
 def one_feature(**arguments):
@@ -20,8 +20,7 @@ def one_feature(**arguments):
     batches = [tf.compat.v1.data.make_one_shot_iterator(
         data.map(get_asc_insert_func([spec], is_training=mode))).get_next()
                for mode in (True, False)]
-    table = create_table(key_dtype=tf.int64, dim=2, name="table", device_vocabulary_size=10,
-                         emb_initializer=tf.compat.v1.constant_initializer(3.0))
+    table = support.make_table("table", 2, 10, 3.0)
     return (table, spec) + tuple(batches)
 
 

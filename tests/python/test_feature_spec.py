@@ -8,7 +8,7 @@ import pipeline
 import support
 from mx_rec.core.asc.helper import get_asc_insert_func
 from mx_rec.core.asc.manager import start_asc_pipeline
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.optimizers.adagrad import create_hash_optimizer
 from mx_rec.util.initialize import ConfigInitializer
 
@@ -275,12 +275,10 @@ def test_the_default_index_key_is_the_name_of_the_feature(graph, session, dynami
     data = tf.data.Dataset.from_tensor_slices({"users": np.array([[5], [6]]), "other": np.array([[1], [2]])})
     data = data.map(insert(spec)).prefetch(1)
     batch = tf.compat.v1.data.make_one_shot_iterator(data).get_next()
-    table = create_table(key_dtype=tf.int64, dim=2, name="user_table", device_vocabulary_size=10,
-                         emb_initializer=tf.compat.v1.ones_initializer())
+    table = support.make_table("user_table", 2, 10, 1.0)
     embedding = sparse_lookup(table, spec, is_train=True, batch=batch)
     start()
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     sess.run(embedding)
     sess.run(embedding)
     assert sorted(raw.rows(sess)) == [5, 6]
@@ -313,12 +311,10 @@ def test_int32_ids_of_a_batch_are_looked_up(graph, session, dynamic):
     spec = FeatureSpec("ids", table_name="table")
     data = tf.data.Dataset.from_tensors({"ids": np.array([3, -1, 2 ** 31 - 1], np.int32)}).map(insert(spec)).prefetch(1)
     batch = tf.compat.v1.data.make_one_shot_iterator(data).get_next()
-    table = create_table(key_dtype=tf.int32, dim=1, name="table", device_vocabulary_size=10,
-                         emb_initializer=tf.compat.v1.ones_initializer())
+    table = support.make_table("table", 1, 10, 1.0, key_dtype=tf.int32)
     embedding = sparse_lookup(table, spec, is_train=True, batch=batch)
     start()
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     support.assert_same_bits(sess.run(embedding), [[1], [0], [1]])
     assert sorted(raw.rows(sess)) == [3, 2 ** 31 - 1]
 
@@ -329,14 +325,12 @@ def test_two_features_of_one_table_give_each_key_one_summed_gradient(graph, sess
     specs = [FeatureSpec(name, table_name="table") for name in ("seen", "bought")]
     data = tf.data.Dataset.from_tensors({"seen": np.array([1, 2, 1]), "bought": np.array([2, 3])})
     batch = tf.compat.v1.data.make_one_shot_iterator(data.map(insert(specs)).prefetch(1)).get_next()
-    table = create_table(key_dtype=tf.int64, dim=1, name="table", device_vocabulary_size=10,
-                         emb_initializer=tf.compat.v1.zeros_initializer())
+    table = support.make_table("table", 1, 10)
     seen, bought = [sparse_lookup(table, spec, is_train=True, batch=batch) for spec in specs]
     loss = tf.reduce_sum(seen) + 2.0 * tf.reduce_sum(bought)
     update = create_hash_optimizer(1.0, initial_accumulator_value=1.0).minimize(loss, var_list=[table.variable])
     start()
-    raw = support.Raw.of(table)
-    sess = support.started(session())
+    raw, sess = support.opened(table, session, True)
     sess.run(update)
     rows = raw.rows(sess)
     for key, gradient in ((1, 2.0), (2, 3.0), (3, 2.0)):

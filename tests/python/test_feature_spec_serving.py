@@ -24,8 +24,7 @@ def model_fn_of(specs):
 
     def model_fn(features, labels, mode, params):
         is_train = mode == tf.estimator.ModeKeys.TRAIN
-        table = create_table(tf.int64, 4, "users", tf.compat.v1.random_normal_initializer(seed=4),
-                             device_vocabulary_size=100)
+        table = support.make_table("users", 4, 100, tf.compat.v1.random_normal_initializer(seed=4))
         rows = sparse_lookup(table, specs[0 if is_train else 1], 64, is_train=is_train, batch=features)
         output = tf.reduce_sum(rows, [1, 2])
         if mode == tf.estimator.ModeKeys.PREDICT:

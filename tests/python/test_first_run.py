@@ -10,7 +10,6 @@ import tensorflow as tf
 
 import stock_cases as cases
 import support
-from mx_rec.base import log
 from mx_rec.saver.var_lists import KnownSaver
 from mx_rec.stock import convert
 from mx_rec.stock.convert import converted
@@ -22,29 +21,14 @@ ROWS, DIM = 60, 4
 STEPS = 6
 
 
-@pytest.fixture
-def said(caplog):
-    """A function that returns the package's warnings so far."""
-    before = set(log._said)
-    log._said.clear()
-    caplog.set_level("INFO", "mx_rec")
-    yield lambda: [record.getMessage() for record in caplog.records if record.name == "mx_rec" and record.levelno >= 30]
-    log._said.update(before)
-
-
 @contextlib.contextmanager
 def settings(tables, **options):
     """`init(stock_tables=...)` of all variables of ROWS rows, or nothing."""
-    from mx_rec.util.initialize import init, terminate_config_initializer
-
     if not tables:
         yield
         return
-    init(stock_tables=StockTables(**dict({"least_rows": ROWS}, **options)))
-    try:
+    with support.initialized(stock_tables=StockTables(**dict({"least_rows": ROWS}, **options))):
         yield
-    finally:
-        terminate_config_initializer()
 
 
 class Model:
@@ -121,8 +105,7 @@ def test_the_first_run_of_a_session_converts_its_graph(resource, optimizer, said
     def program(is_on):
         model = Model(resource, optimizer)
         init = tf.compat.v1.global_variables_initializer()
-        with support.new_session() as session:
-            session.run(init)
+        with support.started(support.new_session(), init) as session:
             yield model.trained(session, range(STEPS))
             yield model.all_rows(session)
             session.run(init)
@@ -214,8 +197,7 @@ def test_a_saver_that_was_made_before_saves_and_restores_the_tables(resource, ki
         saver = SAVERS[kind](v1, model)
         extra = v1.train.Saver()
         init = v1.global_variables_initializer()
-        with support.new_session() as session:
-            session.run(init)
+        with support.started(support.new_session(), init) as session:
             yield model.trained(session, range(3))
             path = saver.save(session, str(tmp_path / str(is_on) / "model"), global_step=model.step)
             saved[is_on] = extra.save(session, str(tmp_path / "all{}".format(is_on)))
@@ -224,16 +206,14 @@ def test_a_saver_that_was_made_before_saves_and_restores_the_tables(resource, ki
             yield model.all_rows(session)
             yield session.run([model.w, model.step])
             yield model.trained(session, range(6, 9))
-        with support.new_session() as session:
-            session.run(init)
+        with support.started(support.new_session(), init) as session:
             saver.restore(session, path)
             yield model.trained(session, range(3))
             for number in range(20, 24):
                 saver.save(session, str(tmp_path / str(is_on) / "model"), global_step=number, write_meta_graph=False)
             yield [len(saver.last_checkpoints)]
         # What TensorFlow has saved is restored by a Saver that was made before, too.
-        with support.new_session() as session:
-            session.run(init)
+        with support.started(support.new_session(), init) as session:
             extra.restore(session, saved[False])
             yield model.all_rows(session)
             yield model.trained(session, range(3, 6))
@@ -368,8 +348,7 @@ def test_ops_of_a_saver_that_was_built_anew_cannot_be_run(tmp_path):
     # Its graph is written with the ops that save the tables.
     with tf.Graph().as_default() as graph:
         saver = v1.train.import_meta_graph(path + ".meta")
-        with support.new_session() as session:
-            saver.restore(session, path)
+        with support.restored(support.new_session(), saver, path) as session:
             assert session.run(model.rows[0].name, {model.ids.name: [3]}).tolist() == [[np.float32(0.2)] * DIM]
 
 
@@ -378,23 +357,14 @@ def test_two_sessions_run_a_graph_one_after_another_and_at_once(said):
         model = Model()
         init = v1.global_variables_initializer()
         for _ in range(2):
-            with support.new_session() as session:
-                session.run(init)
+            with support.started(support.new_session(), init) as session:
                 yield model.trained(session, range(STEPS))
-        first, second = support.new_session(), support.new_session()
-        found = [None, None]
 
-        def run(at, session):
+        def run(session):
             session.run(init)
-            found[at] = model.trained(session, range(STEPS))
+            return model.trained(session, range(STEPS))
 
-        threads = [threading.Thread(target=run, args=pair) for pair in enumerate((first, second))]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
-        yield found[0]
-        yield found[1]
+        yield from support.in_threads(run, [support.new_session() for _ in range(2)])
 
     both(program)
     assert not said()
@@ -408,23 +378,13 @@ def test_first_runs_of_two_sessions_at_once_convert_once(caplog):
             model = Model()
             init = v1.global_variables_initializer()
             sessions = [support.new_session(graph) for _ in range(3)]
-            gate = threading.Barrier(len(sessions))
-            found, failed = [], []
 
             def run(session):
-                try:
-                    gate.wait()
-                    session.run(init)
-                    found.append(model.trained(session, range(STEPS)))
-                except Exception as error:  # A thread's error is that of the test.
-                    failed.append(error)
+                session.run(init)
+                return model.trained(session, range(STEPS))
 
-            threads = [threading.Thread(target=run, args=(one,)) for one in sessions]
-            for one in threads:
-                one.start()
-            for one in threads:
-                one.join()
-            assert not failed and found[0] == found[1] == found[2]
+            found = support.in_threads(run, sessions)
+            assert found[0] == found[1] == found[2]
             assert tables(graph) == ["items", "users"]
         assert sum("is the table users" in record.getMessage() for record in caplog.records) == 1
 
@@ -443,19 +403,14 @@ def test_a_session_that_begins_while_another_one_converts_its_graph_waits(monkey
         model = Model()
         init = v1.global_variables_initializer()
         sessions = [support.new_session(graph) for _ in range(2)]
-        found = [None, None]
 
         def run(at):
             if at:
                 begun.wait()
             sessions[at].run(init)
-            found[at] = model.trained(sessions[at], range(STEPS))
+            return model.trained(sessions[at], range(STEPS))
 
-        threads = [threading.Thread(target=run, args=(at,)) for at in range(2)]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
+        found = support.in_threads(run, range(2))
         assert found[0] == found[1] and found[0] and tables(graph) == ["items", "users"]
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import preloaded
 import support
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 
 
 def make_model(tables=("items",), is_save=True):
@@ -17,8 +17,7 @@ def make_model(tables=("items",), is_save=True):
     weight = tf.compat.v1.get_variable("weight", initializer=[[2.0]] * 3)
     found = []
     for name in tables:
-        table = create_table(key_dtype=tf.int64, dim=3, name=name, device_vocabulary_size=100, is_save=is_save,
-                             emb_initializer=tf.compat.v1.ones_initializer())
+        table = support.make_table(name, 3, 100, 1.0, is_save=is_save)
         sparse_lookup(table, ids, modify_graph=True, name="train_" + name)
         found.append(sparse_lookup(table, ids, is_train=False, modify_graph=True))
     tf.identity(tf.matmul(tf.add_n(found), weight), name="score")

@@ -151,8 +151,7 @@ def test_parts_cannot_be_fed_and_are_fetched_as_before_beside_their_update():
         rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
         loss = loss_on(tf.concat(rows, -1), label)
         update = train(run, source, loss, tables)
-        sess = run.session()
-        run.start(sess, source)
+        sess = run.begin(source)
         run.step(sess, [rows, loss])
         run.step(sess, [rows[1], update])
         run.step(sess, [rows[0], loss, update])

@@ -104,9 +104,7 @@ def script_of(model):
         if model.is_clipped:
             grads, _ = tf.clip_by_global_norm(grads, 0.05)
         update = optimizer(model.kind).apply_gradients(list(zip(grads, variables)))
-        run.modify()
-        sess = run.session()
-        run.start(sess, source, own=True)
+        sess = run.begin(source, own=True)
         for what in model.history:
             if what == "step":
                 run.step(sess, [loss, made, update])

@@ -15,7 +15,6 @@ from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_LOCAL_EMB
 from mx_rec.core.embedding import create_table, sparse_lookup, sparse_lookup_many
 from mx_rec.graph import GraphModifierHook
 from mx_rec.optimizers.lazy_adam_by_addr import create_hash_optimizer_by_address
-from mx_rec.util.initialize import init, terminate_config_initializer
 from mx_rec.util.variable import get_dense_and_sparse_variable
 
 tf1 = tf.compat.v1
@@ -235,10 +234,8 @@ def test_dynamic_expansion_gives_the_same_bits():
         if run.is_modified:
             assert [one.fuses for one in run.plan.sums] == [True, True]
             assert not needed(update) & {"MxRecRestore", "repeats"}
-        sess = run.session()
-        run.start(sess, source)
-        run.epoch(sess, [loss, sums, update])
-        run.contents(sess)
+        sess = run.begin(source)
+        run.finish(sess, [loss, sums, update])
 
     cases.alike(script, moves=2, use_dynamic=True, use_dynamic_expansion=True)
 
@@ -283,11 +280,8 @@ def test_an_update_in_a_branch_gives_the_same_bits():
         opt = optimizer()
         grads = opt.compute_gradients(loss, [table.variable])
         update = tf.cond(loss > 0.5, lambda: tf.group(opt.apply_gradients(grads)), tf.no_op)
-        run.modify()
-        sess = run.session()
-        run.start(sess, source)
-        run.epoch(sess, [loss, update])
-        run.contents(sess)
+        sess = run.begin(source)
+        run.finish(sess, [loss, update])
 
     cases.alike(script, moves=1, use_dynamic=True)
 
@@ -367,9 +361,7 @@ def test_what_a_fused_sum_does_not_read_cannot_be_fed(tmp_path):
         summed = total(passed)
         loss = loss_of([summed], label)
         update = optimizer().minimize(loss, var_list=[table.variable])
-        run.modify()
-        sess = run.session()
-        run.start(sess, source)
+        sess = run.begin(source)
         run.step(sess, [loss, update], {summed: np.ones([BATCH, 4], np.float32)})
         run.contents(sess)
         if run.is_modified:
@@ -396,13 +388,11 @@ def test_an_imported_graph_with_fused_sums_works_and_refuses_the_same_feeds(tmp_
 
     runs = cases.alike(script, moves=2, use_dynamic=True)
     losses = [note for label, note in runs[cases.STEP].notes if label == "step"]
-    init(use_dynamic=True)
-    try:
+    with support.initialized(use_dynamic=True):
         tf1.train.import_meta_graph(path)
         graph = tf1.get_default_graph()
         loss, rows, update = runs[AHEAD].names
-        with support.new_session() as sess:
-            sess.run(tf1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             sess.run(next(op for op in graph.get_operations() if op.type == "MakeIterator"))
             first = sess.run([loss, update])[0]
             assert cases.frozen(first) == losses[0][0]
@@ -410,9 +400,7 @@ def test_an_imported_graph_with_fused_sums_works_and_refuses_the_same_feeds(tmp_
                 sess.run(loss, {rows[0]: np.ones([BATCH, LENGTH, 4], np.float32)})
             with pytest.raises(ValueError, match="rows of single ids"):
                 sess.run([rows[0], update])
-    finally:
-        terminate_config_initializer()
-        tf1.reset_default_graph()
+    tf1.reset_default_graph()
 
 
 def test_lookups_of_a_modified_graph_move_one_by_one_where_the_pass_is_off():
@@ -454,8 +442,7 @@ def test_estimators_train_evaluate_and_predict_as_unmodified(tmp_path):
 
     def model_fn(features, labels, mode):
         is_train = mode == tf1.estimator.ModeKeys.TRAIN
-        table = create_table(key_dtype=tf.int64, dim=4, name="table", device_vocabulary_size=1000,
-                             emb_initializer=tf1.random_normal_initializer(stddev=0.3, seed=1))
+        table = support.make_table("table", 4, 1000, tf1.random_normal_initializer(stddev=0.3, seed=1))
         sums = [total(sparse_lookup(table, features["ids"][:, at], is_train=is_train, modify_graph=True))
                 for at in range(2)]
         joined = tf.concat(sums, axis=1)
@@ -473,8 +460,7 @@ def test_estimators_train_evaluate_and_predict_as_unmodified(tmp_path):
             fused.append(types & {"MxRecRead bags of many", "MxRecFind bags of many"})
 
     for is_modified in (False, True):
-        init(use_dynamic=True)
-        try:
+        with support.initialized(use_dynamic=True):
             estimator = tf1.estimator.Estimator(model_fn, str(tmp_path / str(is_modified)))
             for _ in range(2):
                 estimator.train(input_fn, hooks=[Hook()] if is_modified else [GraphModifierHook(modify_graph=False)])
@@ -483,9 +469,7 @@ def test_estimators_train_evaluate_and_predict_as_unmodified(tmp_path):
             hooks = [Hook()] if is_modified else [GraphModifierHook(modify_graph=False)]
             rows = [one["joined"] for one in estimator.predict(input_fn, hooks=hooks)]
             seen[is_modified] = cases.frozen([loss, rows])
-        finally:
-            terminate_config_initializer()
-            tf1.reset_default_graph()
+        tf1.reset_default_graph()
     assert seen[True] == seen[False]
     assert fused == [{"MxRecRead bags of many"}] * 2 + [{"MxRecFind bags of many"}] * 2
 

@@ -8,15 +8,13 @@ import support
 from optimizer_cases import OF_EACH_SIZE, ids_of
 from support import lookup
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
-from mx_rec.core.embedding import create_table
 from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 from mx_rec.optimizers.gradient_descent_by_addr import create_hash_optimizer_by_addr
 from mx_rec.util.initialize import terminate_config_initializer
 
 
 def make_table(name, dim=5, **arguments):
-    return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=1000,
-                        emb_initializer=tf.compat.v1.zeros_initializer(), **arguments)
+    return support.make_table(name, dim, 1000, **arguments)
 
 
 def sgd(rate=1.0):
@@ -120,8 +118,7 @@ def test_large_batches_give_the_same_bits(graph, session, dynamic):
         gradient = tf.gradients(loss_of([lookup(table, ids)]), table.variable)[0]
         gradient = gradient if table is tables[0] else untouched(gradient)
         trains.append(sgd(0.1).apply_gradients([(gradient, table.variable)]))
-    raws = [support.Raw.of(table) for table in tables]
-    sess = session()
+    raws, sess = support.opened(tables, session)
     keys = (np.random.RandomState(2).zipf(1.3, 30000) % 900) - 1
     for train in trains:
         sess.run(train, {ids: keys})
@@ -210,8 +207,7 @@ def test_sums_that_occur_twice_are_added_twice(graph, session, dynamic):
     gradient = tf.gradients(tf.reduce_sum(embedding), table.variable)[0]
     train = sgd().apply_gradients([(doubled(tf, gradient), table.variable)])
     assert fused_lookups(train) == [2]
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     sess.run(train)
     rows = raw.rows(sess)
     assert rows[3].tolist() == [-4.0, -4.0] and rows[8].tolist() == [-2.0, -2.0]
@@ -239,8 +235,7 @@ def test_lookups_without_gradient_take_no_part(graph, session, dynamic):
     loss = tf.reduce_sum(lookup(table, tf.constant([3, 4], tf.int64))) + tf.reduce_sum(frozen * frozen)
     train = sgd().minimize(loss, var_list=[table.variable])
     assert fused_lookups(train) == [1]
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     sess.run([train, frozen])
     rows = raw.rows(sess)
     assert [rows[key].tolist() for key in (3, 4, 5)] == [[-1, -1], [-1, -1], [0, 0]]
@@ -279,8 +274,7 @@ def test_colocated_gradients_are_fused(graph, session, dynamic):
     loss = tf.reduce_sum(lookup(table, tf.constant([3, 4, 3], tf.int64)))
     train = sgd().minimize(loss, var_list=[table.variable], colocate_gradients_with_ops=True)
     assert fused_lookups(train) == [1]
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     sess.run(train)
     assert raw.rows(sess)[3].tolist() == [-2.0, -2.0]
 
@@ -297,8 +291,7 @@ def test_an_update_under_a_condition_takes_the_sums_made_outside(graph, session,
 
     done = tf.cond(wanted, update, lambda: tf.constant(False))
     assert is_plain(done.op)
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     assert not sess.run(done, {wanted: False})
     assert raw.rows(sess)[3].tolist() == [0.0, 0.0]
     assert sess.run(done, {wanted: True})

@@ -135,8 +135,7 @@ def test_in_evaluation():
         rows = run.lookup(table, ids[:, 0])
         looked = [FORMS[form](run.lookup(table, ids[:, 1], is_train=False), fixed(ids)) for form in ("dots", "matmul", "mean")]
         train(run, source, loss_of([FORMS["dots"](rows, mask_of(ids[:, 0]))], label), [table])
-        sess = run.session()
-        run.start(sess, source)
+        sess = run.begin(source)
         run.epoch(sess, looked)
 
     fused(close(script, use_dynamic=True).plan, 4)
@@ -156,11 +155,8 @@ def test_with_dynamic_expansion():
         grads = tf.gradients(loss, tf.compat.v1.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB))
         addresses = tf.compat.v1.get_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET)
         update = create_hash_optimizer_by_address(0.05).apply_gradients(list(zip(grads, addresses)))
-        run.modify()
-        sess = run.session()
-        run.start(sess, source)
-        run.epoch(sess, [loss, sums, update])
-        run.contents(sess)
+        sess = run.begin(source)
+        run.finish(sess, [loss, sums, update])
 
     plan = close(script, use_dynamic=True, use_dynamic_expansion=True).plan
     assert [len(one.gradients) for one in plan.sums if one.fuses] == [1, 1], plan.text()
@@ -228,8 +224,7 @@ def test_a_gradient_of_the_weights_that_is_fetched_is_the_same_also_beside_the_u
         loss = loss_of([value], label)
         wanted, = tf.gradients(loss, weights)
         update = train(run, source, loss, [table])
-        sess = run.session()
-        run.start(sess, source)
+        sess = run.begin(source)
         run.step(sess, [wanted])
         run.step(sess, [wanted, update])
         run.contents(sess)

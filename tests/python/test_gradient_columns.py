@@ -52,8 +52,7 @@ def train_on(loss, tables, optimizer, in_place=True):
 
 
 def same_rows(sess, sides):
-    for one, other in zip(*[[support.Raw.of(table) for table in tables] for tables in sides]):
-        support.assert_same_tables(one.rows(sess), other.rows(sess))
+    support.assert_same_rows(sess, *[[support.Raw.of(table) for table in tables] for tables in sides])
 
 
 FEW, LOTS = [4, 16, 1, 33], [16, 1, 3, 8] * 4 + [5]
@@ -253,11 +252,9 @@ def test_a_graph_that_is_modified_afterwards_gives_the_same_bits(graph, session,
                 modify_graph_and_start_emb_cache()
                 assert "MxRecRead whole" in read(train)
             assert columns_of(train) == list(np.cumsum([0] + dims[:-1]))
-            raws = [support.Raw.of(table) for table in tables]
-            sess = session()
+            raws, sess = support.opened(tables, session)
             filled(sess, raws)
             for _ in range(8):
                 sess.run(train)
             found.append([raw.rows(sess) for raw in raws])
-    for one, other in zip(*found):
-        support.assert_same_tables(one, other)
+    support.assert_same_each(*found)

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import support
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.graph.__main__ import main
 from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.plan import Plan, Record
@@ -91,10 +91,8 @@ def test_a_small_plan_is_drawn_as_it_was_before():
     path = os.path.join(os.path.dirname(__file__), "golden", "plan.dot")
     drawn = draw_dot(make_plan(moving=2, staying=1))
     if os.environ.get("MX_REC_REWRITE_GOLDEN"):
-        with open(path, "w") as file:
-            file.write(drawn)
-    with open(path) as file:
-        assert drawn == file.read()
+        support.write(path, drawn)
+    assert drawn == support.text_of(path)
 
 
 def test_the_drawing_names_lookups_ops_reasons_and_components():
@@ -162,8 +160,7 @@ def test_a_plan_without_lookups_says_so():
 @pytest.fixture
 def movable(dynamic):
     """A graph with a training iterator, one of evaluation, a hash of strings and a placeholder."""
-    table = create_table(key_dtype=tf.int64, dim=4, name="user_table", device_vocabulary_size=1000,
-                         emb_initializer=v1.zeros_initializer())
+    table = support.make_table("user_table", 4, 1000)
     batches = [v1.data.make_initializable_iterator(tf.data.Dataset.from_tensors(
         (tf.constant([1, 2], tf.int64), tf.constant(["a", "b"])))).get_next() for _ in range(2)]
     for batch, is_train in zip(batches, (True, False)):
@@ -298,8 +295,7 @@ def test_ops_of_other_plugins_are_known_from_a_meta_file_and_stop_nothing_else(m
 
 
 def test_the_command_counts_the_ops_of_tables_before_and_after_the_first_run(dynamic, tmp_path, capsys):
-    tables = [create_table(key_dtype=tf.int64, dim=4, name="t%d" % number, device_vocabulary_size=1000,
-                           emb_initializer=tf.compat.v1.zeros_initializer()) for number in range(3)]
+    tables = [support.make_table("t%d" % number, 4, 1000) for number in range(3)]
     ids = [tf.compat.v1.placeholder(tf.int64, [None, 5]) for _ in tables]
     rows = [tf.reduce_sum(sparse_lookup(table, one, modify_graph=True), 1) for table, one in zip(tables, ids)]
     tf.add_n(rows)
@@ -309,8 +305,7 @@ def test_the_command_counts_the_ops_of_tables_before_and_after_the_first_run(dyn
 
 @pytest.mark.long
 def test_three_hundred_lookups_and_the_command_as_a_process(dynamic, tmp_path):
-    tables = [create_table(key_dtype=tf.int64, dim=4, name="t{}".format(number), device_vocabulary_size=1000,
-                           emb_initializer=v1.zeros_initializer()) for number in range(3)]
+    tables = [support.make_table("t{}".format(number), 4, 1000) for number in range(3)]
     batch = v1.data.make_initializable_iterator(tf.data.Dataset.from_tensors(tf.zeros([300, 4], tf.int64))).get_next()
     for number in range(300):
         sparse_lookup(tables[number % 3], batch[number], is_train=True, modify_graph=True)

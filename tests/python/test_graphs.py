@@ -8,13 +8,7 @@ import tensorflow as tf
 
 import support
 from support import lookup
-from mx_rec.core.embedding import create_table
 from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-
-
-def make_table(name="table", dim=2, **arguments):
-    arguments.setdefault("emb_initializer", tf.compat.v1.zeros_initializer())
-    return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=100, **arguments)
 
 
 def sgd(loss, table):
@@ -22,12 +16,11 @@ def sgd(loss, table):
 
 
 def test_a_lookup_in_a_branch_makes_rows_only_where_the_branch_is_taken(graph, session, dynamic):
-    table = make_table()
+    table = support.make_table()
     flag = tf.compat.v1.placeholder(tf.bool, [])
     looked = tf.cond(flag, lambda: lookup(table, tf.constant([1], tf.int64)),
                      lambda: lookup(table, tf.constant([2], tf.int64)))
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     sess.run(looked, {flag: False})
     assert sorted(raw.rows(sess)) == [2]
     sess.run(looked, {flag: True})
@@ -35,13 +28,12 @@ def test_a_lookup_in_a_branch_makes_rows_only_where_the_branch_is_taken(graph, s
 
 
 def test_an_embedding_that_is_used_in_a_branch_has_its_gradient(graph, session, dynamic):
-    table = make_table()
+    table = support.make_table()
     flag = tf.compat.v1.placeholder(tf.bool, [])
     embedding = lookup(table, tf.constant([7, 8], tf.int64))
     loss = tf.cond(flag, lambda: tf.reduce_sum(embedding[0]) * 2.0, lambda: tf.reduce_sum(embedding[1]) * 3.0)
     update = sgd(loss, table)
-    raw = support.Raw.of(table)
-    sess = support.started(session())
+    raw, sess = support.opened(table, session, True)
     sess.run(update, {flag: True})
     assert raw.rows(sess)[7].tolist() == [-2, -2] and raw.rows(sess)[8].tolist() == [0, 0]
     sess.run(update, {flag: False})
@@ -50,13 +42,12 @@ def test_an_embedding_that_is_used_in_a_branch_has_its_gradient(graph, session, 
 
 def test_an_embedding_that_is_used_in_a_loop_has_its_gradient(graph, session, dynamic):
     """As in a recurrent network over the looked-up sequence: d(x + x + x)/dx = 3."""
-    table = make_table()
+    table = support.make_table()
     embedding = lookup(table, tf.constant([7], tf.int64))
     _, total = tf.while_loop(lambda i, _: i < 3, lambda i, total: (i + 1, total + embedding),
                              (tf.constant(0), tf.zeros([1, 2])))
     update = sgd(tf.reduce_sum(total), table)
-    raw = support.Raw.of(table)
-    sess = support.started(session())
+    raw, sess = support.opened(table, session, True)
     sess.run(update)
     assert raw.rows(sess)[7].tolist() == [-3, -3]
 
@@ -87,7 +78,7 @@ def test_a_second_optimizer_adds_its_slots_and_leaves_rows_and_slots_alone(graph
 @pytest.fixture
 def saved(graph, session, dynamic, tmp_path):
     """A trained table, saved: (prefix, names of ids and embedding, what it looks up)."""
-    table = make_table(emb_initializer=tf.compat.v1.random_normal_initializer(seed=2))
+    table = support.make_table(start=tf.compat.v1.random_normal_initializer(seed=2))
     ids = tf.compat.v1.placeholder(tf.int64, [None], name="ids")
     update = sgd(tf.reduce_sum(lookup(table, ids)), table)
     found = tf.identity(lookup(table, ids, is_train=False), name="found")
@@ -101,8 +92,7 @@ def test_a_meta_graph_is_imported_with_its_tables(saved):
     path = tf.compat.v1.train.Saver().save(sess, directory + "/model.ckpt", global_step=1)
     with tf.Graph().as_default() as graph:
         saver = tf.compat.v1.train.import_meta_graph(path + ".meta")
-        with support.new_session(graph) as other:
-            saver.restore(other, path)
+        with support.restored(support.new_session(graph), saver, path) as other:
             support.assert_same_bits(other.run("found:0", {"ids:0": [3, 4, 1]}), expected)
 
 

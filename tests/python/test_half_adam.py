@@ -37,8 +37,7 @@ def test_rows_stay_near_those_of_float32_and_reads_change_nothing(graph, session
         tf.compat.v1.reset_default_graph()
         model = Model(adam(), row_dtype, slot_dtype="float32" if name == "float32" else slots)
         seen = support.lookup(model.table, tf.constant(KEYS), is_train=False)
-        with support.new_session() as sess:
-            sess.run(model.init)
+        with support.started(support.new_session(), model.init) as sess:
             trained(model, sess, range(1))
             for number in range(1, 60):
                 trained(model, sess, [number])
@@ -65,16 +64,14 @@ def test_a_restore_goes_on_as_the_training_that_saved(graph, session, mx, place,
     else:
         mx()
     model = Model(adam(), dtype, slot_dtype=slots)
-    with support.new_session() as sess:
-        sess.run(model.init)
+    with support.started(support.new_session(), model.init) as sess:
         for step in range(4):
             trained(model, sess, range(5 * step, 5 * step + 5))
             shown = model.raw.find(sess, KEYS)
             path = model.saver.save(sess, place + "/m", global_step=step, **(dict(save_delta=step > 0) if deltas else {}))
             np.testing.assert_array_equal(model.raw.find(sess, KEYS), shown)
         expected = trained(model, sess, range(20, 30))
-    with support.new_session() as sess:
-        model.saver.restore(sess, path)
+    with support.restored(support.new_session(), model.saver, path) as sess:
         np.testing.assert_array_equal(model.raw.find(sess, KEYS), shown)
         np.testing.assert_array_equal(trained(model, sess, range(20, 30)), expected)
 
@@ -86,8 +83,7 @@ def test_rows_on_disk_have_the_bits_of_rows_in_memory(graph, session, mx, tmp_pa
     for more in ({}, dict(rows=2, host_vocabulary_size=2, ssd_vocabulary_size=100, ssd_data_path=[str(tmp_path)])):
         tf.compat.v1.reset_default_graph()
         model = Model(adam(), dtype, slot_dtype=slots, **more)
-        with support.new_session() as sess:
-            sess.run(model.init)
+        with support.started(support.new_session(), model.init) as sess:
             for number in range(30):
                 model.step(sess, number, 3)
                 model.raw.find(sess, KEYS[number % 7:][:2])
@@ -115,8 +111,7 @@ def test_unchanged_models_train_rows_near_those_of_variables(mx, dtype, slots, o
                     "AdaMaxOptimizer": lambda: tf.contrib.opt.AdaMaxOptimizer(0.02)}[optimizer]()
             model = StockModel(made, converts=converts)
             assert not converts or (model.plans["w"].row_dtype, model.plans["w"].slot_dtype) == (dtype, slots)
-            with support.new_session() as sess:
-                sess.run(model.init)
+            with support.started(support.new_session(), model.init) as sess:
                 for number in range(40):
                     model.step(sess, number, 4)
                 found[converts] = sess.run(model.rows, {model.ids: np.arange(ROWS)})
@@ -131,8 +126,7 @@ def test_rows_that_wait_go_to_variables_as_they_are_also_from_deltas(mx, place, 
        save_delta_checkpoints_secs=3600)
     with tf.Graph().as_default():
         model = StockModel(tf.compat.v1.train.AdamOptimizer(0.02))
-        with support.new_session() as sess:
-            sess.run(model.init)
+        with support.started(support.new_session(), model.init) as sess:
             for step in range(3):
                 for number in range(4):
                     model.step(sess, 4 * step + number, 3)
@@ -141,8 +135,7 @@ def test_rows_that_wait_go_to_variables_as_they_are_also_from_deltas(mx, place, 
     stop()
     with tf.Graph().as_default():
         model = StockModel(tf.compat.v1.train.AdamOptimizer(0.02), converts=False)
-        with support.new_session() as sess:
-            model.saver.restore(sess, path)
+        with support.restored(support.new_session(), model.saver, path) as sess:
             np.testing.assert_array_equal(sess.run(model.rows, {model.ids: np.arange(ROWS)}), rows)
 
 
@@ -173,8 +166,7 @@ def test_several_optimizers_of_one_table_take_turns(graph, session, mx, place):
         path = model.saver.save(sess, place + "/m")
         np.testing.assert_array_equal(model.raw.find(sess, KEYS), shown)
         expected = run(sess, range(17, 33))
-    with support.new_session() as sess:
-        model.saver.restore(sess, path)
+    with support.restored(support.new_session(), model.saver, path) as sess:
         np.testing.assert_array_equal(run(sess, range(17, 33)), expected)
 
 

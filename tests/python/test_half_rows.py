@@ -113,8 +113,8 @@ def optimizer_named(name):
 
 
 def make(name="t", dtype="bfloat16", dim=DIM, rows=1000, **arguments):
-    return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=rows, row_dtype=dtype,
-                        emb_initializer=tf.compat.v1.random_uniform_initializer(-1, 1, seed=3), **arguments)
+    return support.make_table(name, dim, rows, tf.compat.v1.random_uniform_initializer(-1, 1, seed=3),
+                              row_dtype=dtype, **arguments)
 
 
 def seed_of(table):
@@ -168,8 +168,7 @@ def test_rows_are_the_oracles_bit_for_bit_after_every_step(graph, session, mx, o
     mx()
     rows = initial_rows()
     model = Model(optimizer.__name__, dtype, row_rounding=rounding)
-    sess = session()
-    sess.run(model.init)
+    sess = support.started(session(), model.init)
     oracle = Oracle(seed_of(model.table), dtype, rounding, rows, optimizer)
     for number in range(25):
         oracle.step(model.step(sess, number))
@@ -190,8 +189,7 @@ def test_rowwise_optimizers_of_float32_rows_are_the_oracles(graph, session, mx, 
     mx()
     rows, state = initial_rows(), {}
     model = Model(optimizer.__name__, "float32")
-    sess = session()
-    sess.run(model.init)
+    sess = support.started(session(), model.init)
     for number in range(30):
         for key, grad in model.step(sess, number).items():
             rows[key], state[key] = optimizer(rows[key], state.get(key), grad, number + 1)
@@ -238,17 +236,14 @@ def trained(model, sess, steps):
 def test_training_goes_on_after_a_restore_as_if_nothing_had_been(graph, session, mx, place, dtype, optimizer):
     mx()
     model = Model(optimizer, dtype)
-    sess = session()
-    sess.run(model.init)
+    sess = support.started(session(), model.init)
     trained(model, sess, range(6))
     path = model.saver.save(sess, place + "/m", global_step=6)
     expected = trained(model, sess, range(6, 14))
-    other = session()
-    model.saver.restore(other, path)
+    other = support.restored(session(), model.saver, path)
     support.assert_same_tables(trained(model, other, range(6, 14)), expected)
     directory = place + "/sparse-m-6/t"
-    with open(directory + "/manifest.json") as file:
-        manifest = json.load(file)
+    manifest = support.json_of(directory + "/manifest.json")
     assert manifest["table"]["row_storage"]["dtype"] == dtype and manifest["updates"] == 6 and manifest["version"] == 4
     assert os.path.getsize(directory + "/embedding/slice.data") == 2 * DIM * manifest["rows"]
 
@@ -256,20 +251,17 @@ def test_training_goes_on_after_a_restore_as_if_nothing_had_been(graph, session,
 def test_files_of_float32_tables_say_nothing_of_it(graph, session, mx, place):
     mx()
     model = Model("sgd", "float32")
-    sess = session()
-    sess.run(model.init)
+    sess = support.started(session(), model.init)
     trained(model, sess, range(3))
     model.saver.save(sess, place + "/m")
-    with open(place + "/sparse-m/t/manifest.json") as file:
-        manifest = json.load(file)
+    manifest = support.json_of(place + "/sparse-m/t/manifest.json")
     assert manifest["version"] == 2 and "updates" not in manifest and "row_storage" not in manifest["table"]
 
 
 def test_a_checkpoint_of_another_type_is_refused_or_converted_as_asked(graph, session, mx, place):
     mx()
     model = Model("rowwise_adagrad", "float32")
-    sess = session()
-    sess.run(model.init)
+    sess = support.started(session(), model.init)
     rows = trained(model, sess, range(4))
     path = model.saver.save(sess, place + "/m")
     for dtype in HALVES:
@@ -293,8 +285,7 @@ def test_a_checkpoint_of_another_type_is_refused_or_converted_as_asked(graph, se
                 back = other.saver.save(found, place + "/back-" + dtype)
             tf.compat.v1.reset_default_graph()
             wide = Model("rowwise_adagrad", "float32", row_conversion="nearest")
-            with support.new_session() as found:
-                wide.saver.restore(found, back)
+            with support.restored(support.new_session(), wide.saver, back) as found:
                 support.assert_same_tables(wide.raw.rows(found), halves)
 
 
@@ -302,16 +293,14 @@ def test_a_checkpoint_of_another_type_is_refused_or_converted_as_asked(graph, se
 def test_deltas_restore_what_a_whole_save_would_and_training_goes_on(graph, session, mx, place, dtype):
     mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
     model = Model("rowwise_adam", dtype)
-    with support.new_session() as sess:
-        sess.run(model.init)
+    with support.started(support.new_session(), model.init) as sess:
         for step in range(4):
             trained(model, sess, range(3 * step, 3 * step + 3))
             path = model.saver.save(sess, place + "/m", global_step=step, save_delta=step > 0)
         powers = sess.run(tf.compat.v1.global_variables())
         expected = trained(model, sess, range(20, 24))
     assert os.path.isdir(place + "/delta-sparse-m-3")
-    with support.new_session() as sess:
-        model.saver.restore(sess, path)
+    with support.restored(support.new_session(), model.saver, path) as sess:
         assert sess.run(tf.compat.v1.global_variables()) == powers
         support.assert_same_tables(trained(model, sess, range(20, 24)), expected)
 
@@ -324,8 +313,7 @@ def test_rows_on_disk_train_the_bits_of_rows_in_memory(graph, session, mx, tmp_p
     for more in ({}, dict(rows=2, host_vocabulary_size=2, ssd_vocabulary_size=100, ssd_data_path=[str(tmp_path)])):
         tf.compat.v1.reset_default_graph()
         model = Model("rowwise_adagrad", dtype, **more)
-        with support.new_session() as sess:
-            sess.run(model.init)
+        with support.started(support.new_session(), model.init) as sess:
             for number in range(20):
                 model.step(sess, number, 3)
             found.append(model.raw.rows(sess))
@@ -359,8 +347,7 @@ def test_exports_have_the_rows(graph, session, mx, place, dtype):
     model = Model("rowwise_adagrad", dtype)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     found = support.lookup(model.table, ids, is_train=False)
-    sess = session()
-    sess.run(model.init)
+    sess = support.started(session(), model.init)
     rows = trained(model, sess, range(5))
     model.saver.save(sess, place + "/m", global_step=1)
     assert export() == 1
@@ -385,8 +372,7 @@ with tf.compat.v1.Session(graph=tf.Graph()) as sess:
 def test_the_checkpoint_command_shows_the_values(graph, session, mx, place, dtype):
     mx()
     model = Model("rowwise_adagrad", dtype)
-    sess = session()
-    sess.run(model.init)
+    sess = support.started(session(), model.init)
     rows = trained(model, sess, range(5))
     model.saver.save(sess, place + "/m")
     later = trained(model, sess, range(5, 6))
@@ -410,8 +396,7 @@ def test_admission_eviction_and_new_rows_in_the_places_of_others(graph, session,
     """A row that takes the place of another key's is rounded by its own key."""
     mx()
     model = Model("sgd", "bfloat16")
-    sess = session()
-    sess.run(model.init)
+    sess = support.started(session(), model.init)
     trained(model, sess, range(4))
     assert model.raw.remove(sess, KEYS[:4]) > 0
     rows = trained(model, sess, range(4, 5))
@@ -448,8 +433,7 @@ def test_optimizers_of_users_read_floats_and_are_rounded(graph, session, mx):
     for optimizer in ("sgd", Plain()):
         tf.compat.v1.reset_default_graph()
         model = Model(optimizer, "float16")
-        with support.new_session() as sess:
-            sess.run(model.init)
+        with support.started(support.new_session(), model.init) as sess:
             found.append(trained(model, sess, range(6)))
     support.assert_same_tables(found[1], found[0])
 
@@ -472,8 +456,7 @@ def test_what_does_not_work_is_refused_by_name(graph, mx):
 def test_values_that_do_not_fit_saturate_and_are_counted(graph, session, mx):
     mx()
     model = Model("sgd", "float16")
-    sess = session()
-    sess.run(model.init)
+    sess = support.started(session(), model.init)
     factors = np.zeros([1, DIM], np.float32)
     factors[0, :4] = 1e7, -1e7, np.inf, np.nan
     sess.run(model.train, {model.ids: [5], model.factors: factors})

@@ -109,8 +109,7 @@ def test_rows_and_slots_are_the_oracles_bit_for_bit_after_every_step(graph, sess
     rows, (rule, starts) = initial_rows(), RULES[optimizer]
     model = model_of(optimizer, dtype, row_rounding=rounding)
     assert model.table.slot_dtype == BFLOAT16 and model.table.row_dtype == dtype
-    sess = session()
-    sess.run(model.init)
+    sess = support.started(session(), model.init)
     oracle = SlotOracle(seed_of(model.table), dtype, rounding, rows, rule, starts)
     for number in range(20):
         oracle.step(model.step(sess, number))
@@ -125,19 +124,16 @@ def test_rows_and_slots_are_the_oracles_bit_for_bit_after_every_step(graph, sess
 def test_training_goes_on_after_a_restore_and_deltas_as_if_nothing_had_been(graph, session, mx, place, optimizer):
     mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
     model = model_of(optimizer)
-    sess = session()
-    sess.run(model.init)
+    sess = support.started(session(), model.init)
     for step in range(3):
         trained(model, sess, range(3 * step, 3 * step + 3))
         path = model.saver.save(sess, place + "/m", global_step=step, save_delta=step > 0)
     expected = trained(model, sess, range(9, 15))
     assert os.path.isdir(place + "/delta-sparse-m-2")
-    other = session()
-    model.saver.restore(other, path)
+    other = support.restored(session(), model.saver, path)
     support.assert_same_tables(trained(model, other, range(9, 15)), expected)
     directory = place + "/sparse-m-0/t"
-    with open(directory + "/manifest.json") as file:
-        manifest = json.load(file)
+    manifest = support.json_of(directory + "/manifest.json")
     assert manifest["table"]["row_storage"]["slot_dtype"] == BFLOAT16 and manifest["version"] == 5
     for slot in manifest["slots"]:
         size = 4 if slot.get("per_row") else 2 * DIM
@@ -148,8 +144,7 @@ def test_a_checkpoint_of_other_slots_is_refused_or_converted_as_asked(graph, ses
     mx()
     names = RULES["lazy_adam"][1]
     model = model_of("lazy_adam", slot_dtype="float32")
-    sess = session()
-    sess.run(model.init)
+    sess = support.started(session(), model.init)
     rows = trained(model, sess, range(4))
     wide, path = slots_of(model, sess, names), model.saver.save(sess, place + "/m")
     for conversion in (None, "nearest", "stochastic"):
@@ -180,8 +175,7 @@ def test_a_checkpoint_of_other_slots_is_refused_or_converted_as_asked(graph, ses
                 again.saver.restore(found, back)
         tf.compat.v1.reset_default_graph()
         again = model_of("lazy_adam", "float32", "float32", row_conversion="nearest")
-        with support.new_session() as found:
-            again.saver.restore(found, back)
+        with support.restored(support.new_session(), again.saver, back) as found:
             support.assert_same_tables(again.raw.rows(found), halves)
             for name, slots in slots_of(again, found, names).items():
                 support.assert_same_tables(slots, of_halves[name])
@@ -193,21 +187,18 @@ def test_rows_on_disk_and_a_table_beside_it_have_the_bits_of_one_in_memory(graph
     for more in ({}, dict(rows=2, host_vocabulary_size=2, ssd_vocabulary_size=100, ssd_data_path=[str(tmp_path)])):
         tf.compat.v1.reset_default_graph()
         model = model_of("adagrad", "float16", **more)
-        with support.new_session() as sess:
-            sess.run(model.init)
+        with support.started(support.new_session(), model.init) as sess:
             for number in range(20):
                 model.step(sess, number, 3)
             found.append((model.raw.rows(sess), model.raw.slot_rows(sess, "Adagrad_accumulator")))
             assert (table_stats(model.table).read_disk > 0) == bool(more)
-    for one, other in zip(*found):
-        support.assert_same_tables(one, other)
+    support.assert_same_each(*found)
 
 
 def test_the_checkpoint_command_tells_of_it(graph, session, mx, place, capsys):
     mx()
     model = model_of("lazy_adam")
-    sess = session()
-    sess.run(model.init)
+    sess = support.started(session(), model.init)
     rows = trained(model, sess, range(4))
     slots = model.raw.slot_rows(sess, "LazyAdam_velocity")
     model.saver.save(sess, place + "/m")
@@ -246,8 +237,7 @@ def test_optimizers_of_users_have_slots_that_are_rounded(graph, session, mx):
 
     rows = initial_rows()
     model = Model(Plain(), BFLOAT16, slot_dtype=BFLOAT16)
-    sess = session()
-    sess.run(model.init)
+    sess = support.started(session(), model.init)
     oracle = SlotOracle(seed_of(model.table), BFLOAT16, "stochastic", rows, momentum, {"Plain_m": 0.0})
     for number in range(10):
         oracle.step(model.step(sess, number))
@@ -292,8 +282,7 @@ def test_slots_of_unchanged_models_are_the_oracles(graph, session, mx, dtype, op
     assert plan.converts and plan.reason.endswith("rows of %s, slots of bfloat16" % dtype)
     rule, start = {"adagrad": (lambda row, slot, grad, step: stock.adagrad(row, slot, grad, step), 0.3),
                    "momentum": (lambda row, slot, grad, step: stock.momentum(row, slot, grad, step), 0.0)}[optimizer]
-    sess = session()
-    sess.run(model.init)
+    sess = support.started(session(), model.init)
     oracle = SlotOracle(stock.seed(model), dtype, "stochastic", dict(enumerate(stock.first_rows())), rule,
                         {plan.slots[0].name: start})
     for number in range(12):
@@ -324,8 +313,7 @@ def test_slots_of_variables_are_rounded_as_rows_are_and_go_back_exactly(mx, plac
             stock.settings(mx, more.pop("row_dtype", BFLOAT16), **dict(where(tmp_path, memory_rows), **more))
         with tf.Graph().as_default():
             model = stock.Model(optimizer, converts=converts)
-            with support.new_session() as sess:
-                sess.run(model.init)
+            with support.started(support.new_session(), model.init) as sess:
                 if path:
                     model.saver.restore(sess, path)
                 for number in steps:
@@ -347,8 +335,7 @@ def test_slots_of_variables_are_rounded_as_rows_are_and_go_back_exactly(mx, plac
         run(path, slot_dtype=BFLOAT16)
     stock.stop()
     half, saved = run(path, slot_dtype=BFLOAT16, row_conversion=conversion)
-    with open(os.path.join(os.path.dirname(saved), "sparse-" + os.path.basename(saved), "w", "manifest.json")) as file:
-        manifest = json.load(file)
+    manifest = support.json_of("{}/sparse-{}/w/manifest.json".format(*os.path.split(saved)))
     name, = (slot["name"] for slot in manifest["slots"])
     expected = converted_slots(slot, manifest["table"]["seed"], name, conversion)
     np.testing.assert_array_equal(half, expected)
@@ -368,14 +355,12 @@ def test_a_slot_that_variables_lack_starts_as_that_of_a_new_row(mx, place):
     """A checkpoint of gradient descent goes on with Adagrad."""
     with tf.Graph().as_default():
         model = stock.Model("sgd", converts=False)
-        with support.new_session() as sess:
-            sess.run(model.init)
+        with support.started(support.new_session(), model.init) as sess:
             path = model.saver.save(sess, place + "/m")
     stock.settings(mx, slot_dtype=BFLOAT16, row_conversion="stochastic")
     with tf.Graph().as_default():
         model = stock.Model("adagrad")
-        with support.new_session() as sess:
-            sess.run(model.init)
+        with support.started(support.new_session(), model.init) as sess:
             model.saver.restore(sess, path)
             model.step(sess, 1, 3)
             slots = support.Raw.of(model.converted[0].table).slot_rows(sess, model.plans["w"].slots[0].name)
@@ -393,8 +378,7 @@ def test_a_warm_start_from_variables_rounds_their_slots_as_asked(mx, tmp_path, c
     stock.estimator_of(tmp_path / "started", tmp_path / "plain", [".*"]).train(stock.estimator_input, steps=1)
     # What was saved before the step.
     path = str(min((tmp_path / "started").glob("sparse-*/w")))
-    with open(path + "/manifest.json") as file:
-        seed = json.load(file)["table"]["seed"]
+    seed = support.json_of(path + "/manifest.json")["table"]["seed"]
     for key in range(len(plain["embedding"])):
         parts = {part["name"]: np.array(part["values"], np.float32) for part in tables.find_row(path, key)["parts"]}
         for name, values in plain.items():

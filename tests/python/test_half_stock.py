@@ -105,8 +105,7 @@ def test_rows_are_the_oracles_after_every_step(graph, session, mx, dtype, roundi
     model = Model(optimizer, use_resource=use_resource, how=how)
     plan = model.plans["w"]
     assert plan.converts and plan.row_dtype == dtype and plan.reason.endswith("rows of " + dtype)
-    sess = session()
-    sess.run(model.init)
+    sess = support.started(session(), model.init)
     oracle = Oracle(seed(model), dtype, rounding, dict(enumerate(first_rows())), OPTIMIZERS[optimizer])
     np.testing.assert_array_equal(model.value(sess), rounded(first_rows(), dtype))
     for number in range(12):
@@ -139,21 +138,18 @@ def test_a_type_for_each_name_and_float32_for_the_others(graph, session, mx):
 def test_training_goes_on_after_a_restore_with_the_same_bits(graph, session, mx, place, dtype, optimizer):
     settings(mx, dtype)
     model = Model(optimizer)
-    sess = session()
-    sess.run(model.init)
+    sess = support.started(session(), model.init)
     for number in range(5):
         model.step(sess, number)
     path = model.saver.save(sess, place + "/m")
     for number in range(5, 9):
         model.step(sess, number)
     expected = model.value(sess)
-    other = session()
-    model.saver.restore(other, path)
+    other = support.restored(session(), model.saver, path)
     for number in range(5, 9):
         model.step(other, number)
     np.testing.assert_array_equal(model.value(other), expected)
-    with open(os.path.join(place, "sparse-m", "w", "manifest.json")) as file:
-        manifest = json.load(file)
+    manifest = support.json_of(os.path.join(place, "sparse-m", "w", "manifest.json"))
     # What sets the first rows is no update.
     assert manifest["updates"] == 5 and manifest["table"]["row_storage"]["dtype"] == dtype
 
@@ -170,8 +166,7 @@ def test_variables_become_rows_of_two_bytes_and_go_back_exactly(mx, place, dtype
             settings(mx, row_dtype, row_conversion=more.get("row_conversion"))
         with tf.Graph().as_default():
             model = Model(optimizer, uniform, converts=more.get("converts", True), parts=parts)
-            with support.new_session() as sess:
-                sess.run(model.init)
+            with support.started(support.new_session(), model.init) as sess:
                 if path:
                     model.saver.restore(sess, path)
                 for number in steps:
@@ -219,8 +214,7 @@ def test_rows_that_were_never_made_go_to_variables_as_the_table_has_them(mx, pla
     settings(mx, dtype)
     with tf.Graph().as_default():
         model = Model("adagrad", uniform)
-        with support.new_session() as sess:
-            sess.run(model.init)
+        with support.started(support.new_session(), model.init) as sess:
             model.step(sess, 1, 3)
             assert sess.run(model.converted[0].table.stats)[0] <= 3
             rows = model.value(sess)
@@ -229,8 +223,7 @@ def test_rows_that_were_never_made_go_to_variables_as_the_table_has_them(mx, pla
     stop()
     with tf.Graph().as_default():
         model = Model("adagrad", uniform, converts=False)
-        with support.new_session() as sess:
-            model.saver.restore(sess, path)
+        with support.restored(support.new_session(), model.saver, path) as sess:
             np.testing.assert_array_equal(sess.run(model.rows, {model.ids: np.arange(ROWS)}), rows)
 
 
@@ -244,8 +237,7 @@ def test_what_sets_rows_rounds_to_the_nearest_and_what_adds_to_them_is_an_update
     assign = model.variable.assign(given)
     scatter = v1.scatter_update(model.variable, ids, 3 * given[:3])
     add = v1.scatter_add(model.variable, ids, 1e-4 * given[:3])
-    sess = session()
-    sess.run(model.init)
+    sess = support.started(session(), model.init)
     sess.run(assign)
     np.testing.assert_array_equal(model.value(sess), rounded(given, dtype))
     sess.run(scatter)
@@ -290,8 +282,7 @@ def test_rows_on_disk_have_the_bits_of_rows_in_memory(mx, tmp_path, dtype):
         settings(mx, dtype, **more)
         with tf.Graph().as_default():
             model = Model("adagrad")
-            with support.new_session() as sess:
-                sess.run(model.init)
+            with support.started(support.new_session(), model.init) as sess:
                 for number in range(12):
                     model.step(sess, number)
                 found.append(np.concatenate([sess.run(model.rows, {model.ids: np.arange(first, first + 20)}) for first in (0, 20)]))
@@ -471,8 +462,7 @@ def test_tables_of_two_types_are_compared_by_their_values(graph, session, mx, pl
         tf.compat.v1.reset_default_graph()
         settings(mx, row_dtype, row_conversion=conversion)
         model = Model("adagrad", uniform)
-        with support.new_session() as sess:
-            sess.run(model.init)
+        with support.started(support.new_session(), model.init) as sess:
             if restored:
                 model.saver.restore(sess, place + "/" + restored)
             else:

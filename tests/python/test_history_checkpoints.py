@@ -14,7 +14,7 @@ import modify_cases
 import support
 from mx_rec.checkpoint.__main__ import main
 from mx_rec.core.admission import evict, set_threshold
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 
 tf1 = tf.compat.v1
 
@@ -28,12 +28,9 @@ def write_history(directory, keys=None, thresholds=(3, 60, 1), latest=120):
     for path in (directory, os.path.dirname(directory)):
         if os.path.exists(path + "/manifest.json"):
             os.remove(path + "/manifest.json")
-    with open(directory + "/table_2_thresh", "wb") as file:
-        file.write(struct.pack("<%di" % len(thresholds), *thresholds))
-    with open(directory + "/hist_rec", "wb") as file:
-        file.write(struct.pack("<q", latest))
-        for key, seen in (KEYS if keys is None else keys).items():
-            file.write(struct.pack("<qqq", key, *seen))
+    support.write(directory + "/table_2_thresh", struct.pack("<%di" % len(thresholds), *thresholds))
+    records = [struct.pack("<qqq", key, *seen) for key, seen in (KEYS if keys is None else keys).items()]
+    support.write(directory + "/hist_rec", struct.pack("<q", latest) + b"".join(records))
 
 
 def read_history(directory):
@@ -62,8 +59,7 @@ class Model:
     """Two tables, of which `users` has a history in the files that are restored."""
 
     def __init__(self, items_is_save=True):
-        tables = [create_table(key_dtype=tf.int64, dim=3, name=name, device_vocabulary_size=100, is_save=is_save,
-                               emb_initializer=tf.compat.v1.ones_initializer())
+        tables = [support.make_table(name, 3, 100, 1.0, is_save=is_save)
                   for name, is_save in (("users", True), ("items", items_is_save))]
         self.ids = tf.compat.v1.placeholder(tf.int64, [None])
         self.rows = [sparse_lookup(table, self.ids, modify_graph=True) for table in tables]
@@ -85,8 +81,7 @@ def test_what_was_restored_is_saved_again_on_any_file_system(dynamic, session, t
     path = model.saver.save(sess, scheme + place, global_step=1)
     assert described(str(tmp_path) + "/sparse-m-1/users") is None
     write_history(str(tmp_path) + "/sparse-m-1/users")
-    other = session()
-    model.saver.restore(other, path)
+    other = support.restored(session(), model.saver, path)
     again = model.saver.save(other, scheme + place, global_step=2)
     saved = str(tmp_path) + "/sparse-m-2/users"
     assert read_history(saved) == KEYS
@@ -95,8 +90,7 @@ def test_what_was_restored_is_saved_again_on_any_file_system(dynamic, session, t
     assert "hist_rec" in listed and "table_2_thresh" in listed
     assert not os.path.exists(str(tmp_path) + "/sparse-m-2/items/hist_rec")
     # And now from our own files.
-    third = session()
-    model.saver.restore(third, again)
+    third = support.restored(session(), model.saver, again)
     model.saver.save(third, scheme + place, global_step=3)
     assert read_history(str(tmp_path) + "/sparse-m-3/users") == KEYS
 
@@ -108,8 +102,7 @@ def test_every_delta_has_the_whole_history_and_the_newest_counts(mx, session, tm
     model.start(sess)
     path = model.saver.save(sess, place, global_step=1)
     write_history(place[:-1] + "sparse-m-1/users")
-    other = session()
-    model.saver.restore(other, path)
+    other = support.restored(session(), model.saver, path)
     base = model.saver.save(other, place, global_step=2)
     other.run(model.rows, {model.ids: [11]})
     delta = model.saver.save(other, place, global_step=3, save_delta=True)
@@ -117,8 +110,7 @@ def test_every_delta_has_the_whole_history_and_the_newest_counts(mx, session, tm
     # The new row was made without admission: it counts as admitted.
     assert known == {11: (3, 120), **KEYS}
     for path, expected in ((delta, known), (base, KEYS)):
-        third = session()
-        model.saver.restore(third, path)
+        third = support.restored(session(), model.saver, path)
         model.saver.save(third, place + "-again", global_step=4)
         assert read_history(place[:-1] + "sparse-m-again-4/users") == expected
 
@@ -137,8 +129,7 @@ def test_a_damaged_history_is_refused_by_name_before_anything_changes(dynamic, s
     content = open(file, "rb").read()
     os.remove(file)
     if damage != "missing":
-        with open(file, "wb") as out:
-            out.write(content[:-1] if damage == "cut" else bytes([content[0] ^ 1]) + content[1:])
+        support.write(file, content[:-1] if damage == "cut" else bytes([content[0] ^ 1]) + content[1:])
     with pytest.raises(tf.errors.DataLossError, match=name) as raised:
         model.saver.restore(sess, path)
     assert "users" in str(raised.value)
@@ -203,8 +194,7 @@ def test_a_resumed_training_admits_refuses_and_evicts_as_if_it_had_not_stopped(m
     for last in (stop, admission_cases.STEPS):
         tf1.reset_default_graph()
         script = admission_cases.Script(modify_cases.Run(modify_cases.AHEAD), data, config)
-        with support.new_session() as sess:
-            sess.run(tf1.global_variables_initializer())
+        with support.started(support.new_session()) as sess:
             if path is not None:
                 script.saver.restore(sess, path)
             script.start(sess, first)

@@ -1,7 +1,7 @@
 """Incremental checkpoints: a whole save and its deltas restore what a whole save of that moment would."""
 
+import contextlib
 import glob
-import json
 import os
 import shutil
 
@@ -14,7 +14,7 @@ import support
 from mx_rec.checkpoint import sealed
 from mx_rec.checkpoint.chains import chain_of, tables_directory
 from mx_rec.checkpoint.commit import Staging
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 from mx_rec.saver.saver import Saver
 from mx_rec.saver.sparse import export
@@ -39,8 +39,7 @@ class Model:
     """Two tables with LazyAdam beside a dense variable."""
 
     def __init__(self, max_to_keep=100):
-        self.tables = [create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=1000,
-                                    emb_initializer=tf.compat.v1.random_normal_initializer(seed=dim))
+        self.tables = [support.make_table(name, dim, 1000, tf.compat.v1.random_normal_initializer(seed=dim))
                        for name, dim in (("users", 3), ("items", 2))]
         self.ids = tf.compat.v1.placeholder(tf.int64, [None])
         self.dense = tf.compat.v1.get_variable("dense", initializer=np.float32(0.5))
@@ -59,22 +58,32 @@ class Model:
         slots = [raw.slot_rows(sess, "LazyAdam_momentum") for raw in self.raws]
         return rows + slots, float(sess.run(self.dense))
 
+    def train_and_save(self, sess, keys, prefix, step, delta=True):
+        sess.run(self.train, {self.ids: keys})
+        return self.save(sess, prefix, step, delta)
+
     def save(self, sess, prefix, step, delta=True):
         return self.saver.save(sess, prefix, global_step=step, save_delta=delta)
 
 
+@contextlib.contextmanager
+def training(incremental, max_to_keep=100, **settings):
+    """(a model with incremental checkpoints, a session of it)"""
+    incremental(**settings)
+    model = Model(max_to_keep)
+    with support.started(support.new_session()) as sess:
+        yield model, sess
+
+
 def assert_same(found, expected):
-    for one, other in zip(found[0], expected[0]):
-        support.assert_same_tables(one, other)
+    support.assert_same_each(found[0], expected[0])
     assert found[1] == expected[1]
 
 
 def change_manifest(directory, **fields):
     """Changes fields of a checkpoint's manifest, with its checksum."""
-    with open(directory + "/manifest.json") as file:
-        manifest = sealed.loads(file.read())
-    with open(directory + "/manifest.json", "w") as file:
-        file.write(support.sealed(dict(manifest, **fields)))
+    manifest = sealed.loads(support.text_of(directory + "/manifest.json"))
+    support.write(directory + "/manifest.json", support.sealed(dict(manifest, **fields)))
 
 
 def directories(place):
@@ -87,11 +96,9 @@ def rebuilt(**arguments):
 
 
 def test_each_version_is_restored_bit_for_bit(graph, session, incremental, place):
-    incremental()
-    model = Model()
     prefix, states = place + "/model", {}
     random = np.random.RandomState(3)
-    with support.started(support.new_session()) as sess:
+    with training(incremental) as (model, sess):
         for step in range(8):
             for _ in range(3):
                 sess.run(model.train, {model.ids: random.randint(0, 60, 10)})
@@ -105,22 +112,17 @@ def test_each_version_is_restored_bit_for_bit(graph, session, incremental, place
         init()
         model = rebuilt()
         for step, expected in states.items():
-            with support.new_session() as sess:
-                model.saver.restore(sess, "%s-%d" % (prefix, step))
+            with support.restored(support.new_session(), model.saver, "%s-%d" % (prefix, step)) as sess:
                 assert_same(model.state(sess), expected)
-    with open(place + "/model_index.json") as file:
-        index = json.load(file)
+    index = support.json_of(place + "/model_index.json")
     assert [(entry["type"], entry["export_tag"], entry["global_step"]) for entry in index] == \
         [("base", "DueTime", 0)] + [("delta", "Seconds", step) for step in range(1, 8)]
     assert all(entry["cost_ms"] >= 0 and entry["timestamp"] > 1.5e9 for entry in index)
-    with open(place + "/delta_export_time_ms.json") as file:
-        assert json.load(file)["global_step"] == 7
+    assert support.json_of(place + "/delta_export_time_ms.json")["global_step"] == 7
 
 
 def test_an_export_after_a_delta_holds_the_whole_table(graph, session, incremental, place):
-    incremental()
-    model = Model()
-    with support.started(support.new_session()) as sess:
+    with training(incremental) as (model, sess):
         for step in range(3):
             sess.run(model.train, {model.ids: np.arange(step, 30, step + 1)})
             if step:
@@ -133,12 +135,9 @@ def test_an_export_after_a_delta_holds_the_whole_table(graph, session, increment
 
 
 def test_the_saver_of_tables_restores_deltas(graph, session, incremental, place):
-    incremental()
-    model = Model()
-    with support.started(support.new_session()) as sess:
+    with training(incremental) as (model, sess):
         for step in range(2):
-            sess.run(model.train, {model.ids: np.arange(step, 30, step + 1)})
-            model.save(sess, place + "/m", step, delta=step > 0)
+            model.train_and_save(sess, np.arange(step, 30, step + 1), place + "/m", step, delta=step > 0)
         expected = model.state(sess)[0]
         sess.run(model.train, {model.ids: np.arange(50)})
         Saver().restore(sess, place + "/m-1")
@@ -146,12 +145,9 @@ def test_the_saver_of_tables_restores_deltas(graph, session, incremental, place)
 
 
 def test_a_base_that_a_killed_save_had_taken_away_is_put_back_for_its_delta(graph, session, incremental, place):
-    incremental()
-    model = Model()
-    with support.started(support.new_session()) as sess:
+    with training(incremental) as (model, sess):
         for step in range(2):
-            sess.run(model.train, {model.ids: np.arange(step, 30, step + 1)})
-            model.save(sess, place + "/m", step, delta=step > 0)
+            model.train_and_save(sess, np.arange(step, 30, step + 1), place + "/m", step, delta=step > 0)
         expected = model.state(sess)
         # What a save over the base leaves where directories cannot be exchanged, of a process that is gone.
         os.rename(place + "/sparse-m-0", place + "/.sparse-m-0.old-999999999-0")
@@ -161,14 +157,10 @@ def test_a_base_that_a_killed_save_had_taken_away_is_put_back_for_its_delta(grap
 
 @pytest.mark.parametrize("kinds", [(False, True), (True, False), (True, True)])
 def test_saves_of_one_step_leave_one_checkpoint_whatever_their_kinds(graph, session, incremental, place, kinds):
-    incremental()
-    model = Model()
-    with support.started(support.new_session()) as sess:
-        sess.run(model.train, {model.ids: np.arange(20)})
-        model.save(sess, place + "/m", 1, delta=False)
+    with training(incremental) as (model, sess):
+        model.train_and_save(sess, np.arange(20), place + "/m", 1, delta=False)
         for delta in kinds:
-            sess.run(model.train, {model.ids: np.arange(5, 30)})
-            model.save(sess, place + "/m", 2, delta=delta)
+            model.train_and_save(sess, np.arange(5, 30), place + "/m", 2, delta=delta)
         expected = model.state(sess)
         sess.run(model.train, {model.ids: np.arange(40)})
         model.saver.restore(sess, place + "/m-2")
@@ -180,12 +172,9 @@ def test_saves_of_one_step_leave_one_checkpoint_whatever_their_kinds(graph, sess
 @pytest.mark.parametrize("first", [False, True])
 def test_a_failed_save_of_the_other_kind_leaves_the_step_as_it_was(graph, session, incremental, place, first,
                                                                    monkeypatch):
-    incremental()
-    model = Model()
-    with support.started(support.new_session()) as sess:
+    with training(incremental) as (model, sess):
         for step in (1, 2):
-            sess.run(model.train, {model.ids: np.arange(20 * step)})
-            model.save(sess, place + "/m", step, delta=step == 2 and first)
+            model.train_and_save(sess, np.arange(20 * step), place + "/m", step, delta=step == 2 and first)
         expected, before = model.state(sess), directories(place)
         sess.run(model.train, {model.ids: np.arange(9)})
         if not first:
@@ -202,44 +191,30 @@ def test_a_failed_save_of_the_other_kind_leaves_the_step_as_it_was(graph, sessio
 
 
 def test_a_delta_is_as_large_as_what_changed(graph, session, incremental, place):
-    incremental()
-    model = Model()
-    with support.started(support.new_session()) as sess:
-        sess.run(model.train, {model.ids: np.arange(900)})
-        model.save(sess, place + "/m", 1, delta=False)
-        sess.run(model.train, {model.ids: [5, 7, 5]})
-        model.save(sess, place + "/m", 2)
+    with training(incremental) as (model, sess):
+        model.train_and_save(sess, np.arange(900), place + "/m", 1, delta=False)
+        model.train_and_save(sess, [5, 7, 5], place + "/m", 2)
     keys = np.fromfile(place + "/delta-sparse-m-2/users/key/slice.data", "<i8")
     assert sorted(keys) == [5, 7]
 
 
 def test_training_goes_on_with_deltas_after_a_restore(graph, session, incremental, place):
-    incremental()
-    model = Model()
     prefix = place + "/model"
-    with support.started(support.new_session()) as sess:
-        sess.run(model.train, {model.ids: np.arange(20)})
-        model.save(sess, prefix, 1, delta=False)
-        sess.run(model.train, {model.ids: np.arange(5)})
-        model.save(sess, prefix, 2)
+    with training(incremental) as (model, sess):
+        model.train_and_save(sess, np.arange(20), prefix, 1, delta=False)
+        model.train_and_save(sess, np.arange(5), prefix, 2)
     model = rebuilt()
-    with support.new_session() as sess:
-        model.saver.restore(sess, prefix + "-2")
-        sess.run(model.train, {model.ids: np.arange(3, 30)})
-        model.save(sess, prefix, 3)
+    with support.restored(support.new_session(), model.saver, prefix + "-2") as sess:
+        model.train_and_save(sess, np.arange(3, 30), prefix, 3)
         expected = model.state(sess)
     assert directories(place) == ["delta-sparse-model-2", "delta-sparse-model-3", "sparse-model-1"]
-    with support.new_session() as sess:
-        model.saver.restore(sess, prefix + "-3")
+    with support.restored(support.new_session(), model.saver, prefix + "-3") as sess:
         assert_same(model.state(sess), expected)
 
 
 def test_what_a_delta_cannot_follow_is_saved_whole_and_the_log_says_why(graph, session, incremental, place, caplog):
-    incremental()
-    model = Model()
-    with support.started(support.new_session()) as sess:
-        sess.run(model.train, {model.ids: [1, 2]})
-        model.save(sess, place + "/one/model", 1)
+    with training(incremental) as (model, sess):
+        model.train_and_save(sess, [1, 2], place + "/one/model", 1)
         assert "nothing was saved or restored" in caplog.text
         model.save(sess, place + "/two/model", 2)
         assert "the last save went to" in caplog.text
@@ -259,13 +234,10 @@ def test_save_delta_needs_the_setting(graph, session, dynamic, place):
 
 
 def test_a_gap_and_a_foreign_delta_are_refused_by_name_and_nothing_changes(graph, session, incremental, place):
-    incremental()
-    model = Model()
     prefix = place + "/model"
-    with support.started(support.new_session()) as sess:
+    with training(incremental) as (model, sess):
         for step in range(4):
-            sess.run(model.train, {model.ids: np.arange(step, step + 5)})
-            model.save(sess, prefix, step, delta=step > 0)
+            model.train_and_save(sess, np.arange(step, step + 5), prefix, step, delta=step > 0)
         before = model.state(sess)
         for damage in ("gone", "other", "silent"):
             middle = place + "/delta-sparse-model-2"
@@ -291,12 +263,9 @@ def test_a_gap_and_a_foreign_delta_are_refused_by_name_and_nothing_changes(graph
 
 
 def test_a_save_that_fails_loses_nothing(graph, session, incremental, place):
-    incremental()
-    model = Model()
     prefix = place + "/model"
-    with support.started(support.new_session()) as sess:
-        sess.run(model.train, {model.ids: np.arange(9)})
-        model.save(sess, prefix, 1, delta=False)
+    with training(incremental) as (model, sess):
+        model.train_and_save(sess, np.arange(9), prefix, 1, delta=False)
         sess.run(model.train, {model.ids: [3]})
         model.raws[1].remove(sess, [8])
         good = model.saver.saver_def.save_tensor_name
@@ -305,22 +274,17 @@ def test_a_save_that_fails_loses_nothing(graph, session, incremental, place):
             model.save(sess, prefix, 2)
         model.saver.saver_def.save_tensor_name = good
         assert directories(place) == ["sparse-model-1"]
-        sess.run(model.train, {model.ids: [4]})
-        model.save(sess, prefix, 3)
+        model.train_and_save(sess, [4], prefix, 3)
         expected = model.state(sess)
-    with support.new_session() as sess:
-        model.saver.restore(sess, prefix + "-3")
+    with support.restored(support.new_session(), model.saver, prefix + "-3") as sess:
         assert_same(model.state(sess), expected)
 
 
 def test_what_a_kept_delta_needs_stays_and_a_whole_save_ends_the_deltas(graph, session, incremental, place):
-    incremental()
-    model = Model(max_to_keep=2)
     prefix = place + "/model"
-    with support.started(support.new_session()) as sess:
+    with training(incremental, max_to_keep=2) as (model, sess):
         for step in range(5):
-            sess.run(model.train, {model.ids: np.arange(step, step + 5)})
-            model.save(sess, prefix, step, delta=step > 0)
+            model.train_and_save(sess, np.arange(step, step + 5), prefix, step, delta=step > 0)
         expected = model.state(sess)
     assert model.saver.last_checkpoints == [prefix + "-3", prefix + "-4"]
     assert directories(place) == ["delta-sparse-model-%d" % step for step in range(1, 5)] + ["sparse-model-0"]
@@ -330,8 +294,7 @@ def test_what_a_kept_delta_needs_stays_and_a_whole_save_ends_the_deltas(graph, s
     for name in ("sparse-model-9", "delta-sparse-model-9"):
         Staging(place + "/" + name).undo()
     model = rebuilt(max_to_keep=2)
-    with support.new_session() as sess:
-        model.saver.restore(sess, tf.train.latest_checkpoint(place))
+    with support.restored(support.new_session(), model.saver, tf.train.latest_checkpoint(place)) as sess:
         assert_same(model.state(sess), expected)
         sess.run(model.train, {model.ids: [1]})
         model.saver.recover_last_checkpoints([prefix + "-3", prefix + "-4"])
@@ -341,21 +304,16 @@ def test_what_a_kept_delta_needs_stays_and_a_whole_save_ends_the_deltas(graph, s
     state = tf.train.get_checkpoint_state(place)
     assert list(state.all_model_checkpoint_paths) == [state.model_checkpoint_path] == [prefix + "-5"]
     assert sorted(os.path.basename(name) for name in glob.glob(place + "/*.index")) == ["model-5.index"]
-    with open(place + "/model_index.json") as file:
-        assert [entry["global_step"] for entry in json.load(file)] == [5]
-    with support.new_session() as sess:
-        model.saver.restore(sess, prefix + "-5")
+    assert [entry["global_step"] for entry in support.json_of(place + "/model_index.json")] == [5]
+    with support.restored(support.new_session(), model.saver, prefix + "-5") as sess:
         assert_same(model.state(sess), expected)
 
 
 def test_restore_model_version_chooses_a_step_until_this_process_saves(graph, session, incremental, place):
-    incremental()
-    model = Model()
     prefix, states = place + "/model", {}
-    with support.started(support.new_session()) as sess:
+    with training(incremental) as (model, sess):
         for step in range(4):
-            sess.run(model.train, {model.ids: np.arange(step, step + 5)})
-            model.save(sess, prefix, step, delta=step > 0)
+            model.train_and_save(sess, np.arange(step, step + 5), prefix, step, delta=step > 0)
             states[step] = model.state(sess)
     code = """
 import sys
@@ -366,11 +324,9 @@ init(is_incremental_checkpoint=True, save_checkpoint_due_time=9, save_delta_chec
      restore_model_version=int(sys.argv[2]))
 from test_incremental_checkpoints import Model
 model = Model()
-with support.new_session() as sess:
-    model.saver.restore(sess, sys.argv[1] + "-3")
+with support.restored(support.new_session(), model.saver, sys.argv[1] + "-3") as sess:
     print("dense", model.state(sess)[1], len(model.state(sess)[0][0]))
-    sess.run(model.train, {model.ids: [77]})
-    model.save(sess, sys.argv[1], 10)
+    model.train_and_save(sess, [77], sys.argv[1], 10)
     model.saver.restore(sess, sys.argv[1] + "-10")
     print("then", model.state(sess)[1])
 """
@@ -383,36 +339,26 @@ with support.new_session() as sess:
 
 
 def test_rows_that_were_trained_rarely_are_left_out_and_come_later(graph, session, incremental, place):
-    incremental(recent_key_count_threshold=2)
-    model = Model()
     keys = lambda step: sorted(np.fromfile(  # noqa: E731
         place + "/delta-sparse-m-%d/users/key/slice.data" % step, "<i8").tolist())
-    with support.started(support.new_session()) as sess:
-        sess.run(model.train, {model.ids: np.arange(9)})
-        model.save(sess, place + "/m", 1, delta=False)
+    with training(incremental, recent_key_count_threshold=2) as (model, sess):
+        model.train_and_save(sess, np.arange(9), place + "/m", 1, delta=False)
         sess.run(model.train, {model.ids: [1, 2]})
-        sess.run(model.train, {model.ids: [2, 3]})
-        model.save(sess, place + "/m", 2)
-        sess.run(model.train, {model.ids: [3]})
-        model.save(sess, place + "/m", 3)
+        model.train_and_save(sess, [2, 3], place + "/m", 2)
+        model.train_and_save(sess, [3], place + "/m", 3)
     assert (keys(2), keys(3)) == ([2], [3])
 
 
 def test_the_making_of_a_row_is_no_gradient_that_reached_it(graph, session, incremental, place):
     """A row that was made and trained once counted as trained twice, and was in the delta."""
-    incremental(recent_key_count_threshold=2)
-    model = Model()
     keys = lambda step: sorted(np.fromfile(  # noqa: E731
         place + "/delta-sparse-m-%d/users/key/slice.data" % step, "<i8").tolist())
-    with support.started(support.new_session()) as sess:
-        sess.run(model.train, {model.ids: [1]})
-        model.save(sess, place + "/m", 1, delta=False)
+    with training(incremental, recent_key_count_threshold=2) as (model, sess):
+        model.train_and_save(sess, [1], place + "/m", 1, delta=False)
         sess.run(model.train, {model.ids: [5]})
         sess.run(model.train, {model.ids: [6]})
-        sess.run(model.train, {model.ids: [6]})
-        model.save(sess, place + "/m", 2)
-        sess.run(model.train, {model.ids: [5]})
-        model.save(sess, place + "/m", 3)
+        model.train_and_save(sess, [6], place + "/m", 2)
+        model.train_and_save(sess, [5], place + "/m", 3)
     assert (keys(2), keys(3)) == ([6], [5])
 
 
@@ -470,8 +416,7 @@ def test_an_estimator_saves_deltas_by_time_and_goes_on_from_them(place, modified
     assert "sparse-model.ckpt-0" in found
     assert len([name for name in found if name.startswith("delta-")]) >= 3, found
     assert tf.train.latest_checkpoint(place + "/two").endswith("-12")
-    with open(place + "/two/model_index.json") as file:
-        assert [entry["type"] for entry in json.load(file)][:2] == ["base", "delta"]
+    assert [entry["type"] for entry in support.json_of(place + "/two/model_index.json")][:2] == ["base", "delta"]
     preloaded.run_python(ESTIMATOR, place + "/two", 4, modified, 12)
     # The second training began with a whole save.
     assert "sparse-model.ckpt-12" in directories(place + "/two")

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 import support
-from mx_rec.core.embedding import create_table
 
 KEYS = np.concatenate([np.arange(2000), np.arange(2000) * 10 ** 12 + 7, -np.arange(2, 2002)])
 DIM = 16
@@ -176,8 +175,7 @@ OBJECT_NAMES = sorted(["v1 " + name for name in (
 
 
 def create(name, initializer, **arguments):
-    return create_table(key_dtype=tf.int64, dim=DIM, name=name, device_vocabulary_size=CAPACITY,
-                        emb_initializer=initializer, **arguments)
+    return support.make_table(name, DIM, CAPACITY, initializer, **arguments)
 
 
 @pytest.mark.parametrize("name", OBJECT_NAMES)

@@ -8,25 +8,17 @@ import support
 from support import lookup
 from support import INT64_MAX, INT64_MIN
 from mx_rec import plugin
-from mx_rec.core.embedding import create_table
 from mx_rec.ops.shapes import definitions
 
 EDGE_KEYS = [0, 1, -2, INT64_MIN, INT64_MAX, INT64_MIN + 1, INT64_MAX - 1, 2 ** 31, -2 ** 31, 2 ** 32, 2 ** 63 - 2 ** 32]
 
 
-def make_table(name="table", dim=3, **arguments):
-    arguments.setdefault("emb_initializer", tf.compat.v1.zeros_initializer())
-    arguments.setdefault("key_dtype", tf.int64)
-    return create_table(dim=dim, name=name, device_vocabulary_size=1000, **arguments)
-
-
 @pytest.mark.parametrize("train", [True, False])
 def test_keys_at_the_edges_of_int64_are_ordinary_keys(graph, session, dynamic, train):
-    table = make_table(dim=2)
+    table = support.make_table(dim=2)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     embedding = lookup(table, ids, is_train=train)
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     rows = np.arange(2 * len(EDGE_KEYS), dtype=np.float32).reshape(-1, 2) + 1
     assert raw.assign(sess, EDGE_KEYS, rows) == len(EDGE_KEYS)
     support.assert_same_bits(sess.run(embedding, {ids: EDGE_KEYS}), rows)
@@ -38,14 +30,13 @@ def test_keys_at_the_edges_of_int64_are_ordinary_keys(graph, session, dynamic, t
 def test_edge_keys_are_made_trained_removed_and_made_again(graph, session, dynamic):
     from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 
-    table = make_table(dim=1)
+    table = support.make_table(dim=1)
     ids = tf.constant(EDGE_KEYS + [-1] + EDGE_KEYS, tf.int64)
     embedding = lookup(table, ids)
     count = len(EDGE_KEYS)
     weights = np.arange(2 * count + 1, dtype=np.float32).reshape(-1, 1)
     update = create_hash_optimizer(1.0).minimize(tf.reduce_sum(embedding * weights), var_list=[table.variable])
-    raw = support.Raw.of(table)
-    sess = support.started(session())
+    raw, sess = support.opened(table, session, True)
     sess.run(update)
     rows = raw.rows(sess)
     assert sorted(rows) == sorted(EDGE_KEYS)
@@ -78,12 +69,11 @@ def test_the_padding_key_never_gets_a_row_by_any_verb(graph, session):
 
 @pytest.mark.parametrize("key_dtype", ["int32", "int64"])
 def test_int32_ids_are_the_same_keys_as_int64_ids(graph, session, dynamic, key_dtype):
-    table = make_table(dim=2, key_dtype=getattr(tf, key_dtype))
+    table = support.make_table(dim=2, key_dtype=getattr(tf, key_dtype))
     values = [0, 5, -1, -7, 2 ** 31 - 1, -2 ** 31]
     narrow = lookup(table, tf.constant(values, tf.int32))
     wide = lookup(table, tf.constant(values, tf.int64), is_train=False)
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     known = [0, 5, -7, 2 ** 31 - 1, -2 ** 31]
     rows = np.arange(10, dtype=np.float32).reshape(5, 2) + 1
     raw.assign(sess, known, rows)
@@ -125,12 +115,11 @@ def test_every_op_with_ids_takes_int32(graph, session, op):
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 1, 3), (2, 2, 1, 3)], ids=lambda shape: "rank%d" % len(shape))
 @pytest.mark.parametrize("train", [True, False])
 def test_ids_of_rank_0_to_4_give_embeddings_of_one_rank_more(graph, session, dynamic, shape, train):
-    table = make_table(dim=2)
+    table = support.make_table(dim=2)
     values = np.random.RandomState(1).randint(0, 3, shape).astype(np.int64)
     embedding = lookup(table, tf.constant(values, tf.int64, shape=shape), is_train=train)
     assert embedding.shape.as_list() == list(shape) + [2]
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     rows = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
     raw.assign(sess, [0, 1, 2], rows)
     support.assert_same_bits(sess.run(embedding), rows[values])
@@ -147,14 +136,13 @@ def test_ids_of_rank_0_to_4_give_embeddings_of_one_rank_more(graph, session, dyn
 def test_empty_batches_give_empty_embeddings_and_updates_of_nothing(graph, session, dynamic, shape, train):
     from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
-    table = make_table(dim=2)
+    table = support.make_table(dim=2)
     ids = tf.compat.v1.placeholder(tf.int64, [None] * len(shape))
     embedding = lookup(table, ids, is_train=train)
     fetches = [embedding]
     if train:
         fetches.append(create_hash_optimizer(0.1).minimize(tf.reduce_sum(embedding), var_list=[table.variable]))
-    raw = support.Raw.of(table)
-    sess = support.started(session())
+    raw, sess = support.opened(table, session, True)
     assert sess.run(fetches, {ids: np.zeros(shape, np.int64)})[0].shape == shape + (2,)
     assert raw.size(sess) == 0
     sess.run(fetches, {ids: np.full((1,) * len(shape), 8)})
@@ -172,7 +160,7 @@ def test_an_empty_table_exports_nothing_of_the_right_shape(graph, session):
 @pytest.mark.parametrize("ids_shape", [None, [None], [None, 3], [2, None], [4, 3], [], [None, 2, None, 1]])
 @pytest.mark.parametrize("train", [True, False])
 def test_static_shapes_go_through_sparse_lookup(graph, dynamic, ids_shape, train):
-    table = make_table(dim=5)
+    table = support.make_table(dim=5)
     embedding = lookup(table, tf.compat.v1.placeholder(tf.int64, ids_shape), is_train=train)
     assert embedding.dtype == tf.float32
     if ids_shape is None:
@@ -186,7 +174,7 @@ def test_static_shapes_go_through_sparse_lookup(graph, dynamic, ids_shape, train
 
 @pytest.mark.parametrize("train", [True, False])
 def test_ids_of_unknown_rank_are_looked_up(graph, session, dynamic, train):
-    table = make_table(dim=2)
+    table = support.make_table(dim=2)
     ids = tf.compat.v1.placeholder(tf.int64)
     embedding = lookup(table, ids, is_train=train)
     sess = session()

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import support
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
 
@@ -61,13 +61,11 @@ def test_removed_rows_make_room_again(graph, session):
 
 
 def test_sparse_lookup_over_the_budget_fails_and_training_goes_on(graph, session, dynamic):
-    table = create_table(key_dtype=tf.int64, dim=2, name="small_table", device_vocabulary_size=3,
-                         host_vocabulary_size=2, emb_initializer=tf.compat.v1.zeros_initializer())
+    table = support.make_table("small_table", 2, 3, host_vocabulary_size=2)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     embedding = sparse_lookup(table, ids, modify_graph=True)
     update = create_hash_optimizer(0.1).minimize(tf.reduce_sum(embedding), var_list=[table.variable])
-    raw = support.Raw.of(table)
-    sess = support.started(session())
+    raw, sess = support.opened(table, session, True)
     sess.run(update, {ids: [1, 2, 3]})
     before = raw.rows(sess)
     with pytest.raises(tf.errors.ResourceExhaustedError) as error:
@@ -96,12 +94,10 @@ def test_more_distinct_keys_than_the_limit_fail_as_a_whole(graph, session, creat
 
 def test_send_count_is_the_limit_in_static_shape(graph, session, mx):
     mx(use_dynamic=False)
-    table = create_table(key_dtype=tf.int64, dim=2, name="static_table", device_vocabulary_size=100,
-                         emb_initializer=tf.compat.v1.zeros_initializer())
+    table = support.make_table("static_table", 2, 100)
     ids = tf.compat.v1.placeholder(tf.int64, [6])
     embedding = sparse_lookup(table, ids, 3, modify_graph=True)
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     assert sess.run(embedding, {ids: [1, 1, 2, 3, 3, -1]}).shape == (6, 2)
     with pytest.raises(tf.errors.OpError) as error:
         sess.run(embedding, {ids: [1, 2, 3, 4, 1, 1]})
@@ -112,8 +108,7 @@ def test_send_count_is_the_limit_in_static_shape(graph, session, mx):
 
 
 def test_dynamic_shape_ignores_send_count(graph, session, dynamic):
-    table = create_table(key_dtype=tf.int64, dim=2, name="table", device_vocabulary_size=100,
-                         emb_initializer=tf.compat.v1.zeros_initializer())
+    table = support.make_table("table", 2, 100)
     embedding = sparse_lookup(table, tf.range(20, dtype=tf.int64), 3, modify_graph=True)
     assert session().run(embedding).shape == (20, 2)
 

@@ -83,9 +83,7 @@ def test_max_steps_leaves_evaluation_alone():
         iterator = cases.initializable(cases.slices())
         batch = iterator.get_next()
         looked = run.lookup(run.table(), batch["ids"] + 1, is_train=False)
-        run.modify()
-        sess = run.session()
-        run.start(sess, iterator, False)
+        sess = run.begin(iterator, False)
         assert run.epoch(sess, looked) == 5
 
     cases.alike(script, moves=1, max_steps=2)
@@ -98,11 +96,8 @@ def test_eos_map_ends_a_dataset(channel, steps):
         iterator = cases.initializable(data)
         batch = iterator.get_next()
         model = cases.Model(run, [run.lookup(run.table(), batch["ids"])], batch["label"])
-        run.modify()
-        sess = run.session()
-        run.start(sess, iterator)
-        assert run.epoch(sess, model.seen) == steps
-        run.contents(sess)
+        sess = run.begin(iterator)
+        assert run.finish(sess, model.seen) == steps
 
     cases.alike(script, moves=1)
 
@@ -128,10 +123,8 @@ def test_a_second_modification_changes_nothing(caplog):
             assert not [node.name for node in after.node if (node.op == "MxRecPrepare" or support.kind_of(node).startswith("MxRecIdOffset prepared")) and
                         node.name not in {one.name for one in before.node}]
             assert [f.signature.name for f in after.library.function] == [f.signature.name for f in before.library.function]
-        sess = run.session()
-        run.start(sess, iterator)
-        assert run.epoch(sess, model.seen) == 5
-        run.contents(sess)
+        sess = run.begin(iterator)
+        assert run.finish(sess, model.seen) == 5
 
     cases.alike(script, moves=1)
 
@@ -184,9 +177,7 @@ def test_a_session_that_is_closed_again_is_no_obstacle():
     def script(run):
         iterator, model = simple(run, modify=False)
         support.started(support.new_session()).close()
-        run.modify()
-        sess = run.session()
-        run.start(sess, iterator)
+        sess = run.begin(iterator)
         assert run.epoch(sess, model.seen) == 5
 
     cases.alike(script, moves=1)
@@ -230,8 +221,7 @@ def test_the_dump_has_the_graphs_and_the_plan(tmp_path, monkeypatch):
 
     def script(run):
         iterator, model = simple(run, **({"dump_graph": True} if run.is_modified else {}))
-        sess = run.session()
-        run.start(sess, iterator)
+        sess = run.begin(iterator)
         run.epoch(sess, model.seen)
         count[run.form] = None
 
@@ -240,16 +230,14 @@ def test_the_dump_has_the_graphs_and_the_plan(tmp_path, monkeypatch):
     names = sorted(os.listdir("export_graph"))
     assert {"moved_graph_0.pbtxt", "new_graph.pbtxt", "old_graph.pbtxt", "plan.dot", "plan.txt"} <= set(names), names
     for name in names:
-        with open(os.path.join("export_graph", name)) as file:
-            text = file.read()
+        text = support.text_of(os.path.join("export_graph", name))
         if name.endswith(".pbtxt"):
             graphs[name] = text_format.Parse(text, tf.compat.v1.GraphDef())
     ops = {name: {support.kind_of(node) for node in graph.node} for name, graph in graphs.items()}
     assert "MxRecIdOffset" in ops["old_graph.pbtxt"] and "MxRecIdOffset prepared" not in ops["old_graph.pbtxt"]
     assert "MxRecIdOffset prepared" in ops["new_graph.pbtxt"]
     assert "Mul" in ops["moved_graph_0.pbtxt"]
-    with open("export_graph/plan.txt") as file:
-        assert file.read() == runs[AHEAD].plan.text()
+    assert support.text_of("export_graph/plan.txt") == runs[AHEAD].plan.text()
     with open("export_graph/plan.dot") as file:
         from mx_rec.graph.drawing import draw_dot
         assert file.read() == draw_dot(runs[AHEAD].plan)
@@ -272,8 +260,7 @@ logger.addHandler(Keep())
 init()
 iterator, model = ends.simple(run)
 for _ in range(2):
-    sess = run.session()
-    run.start(sess, iterator)
+    sess = run.begin(iterator)
     run.epoch(sess, model.seen)
 print(sum("slower" in line and "modify_graph_and_start_emb_cache" in line for line in lines))
 """
@@ -297,8 +284,7 @@ support.ops()
 tf1 = tf.compat.v1
 tf1.train.import_meta_graph(sys.argv[1])
 loss, update, begin, size = [tf1.get_collection(name)[0] for name in ("loss", "update", "begin", "size")]
-with support.new_session() as sess:
-    sess.run(tf1.global_variables_initializer())
+with support.started(support.new_session()) as sess:
     for _ in range(2):
         sess.run(begin)
         for _ in range(5):
@@ -340,11 +326,8 @@ def test_hooks_of_older_scripts_stand_before_the_modification(caplog):
     runs = []
     for form in (STEP, AHEAD):
         tf.compat.v1.reset_default_graph()
-        init()
         runs.append(cases.Run(form))
-        try:
+        with support.initialized():
             script(runs[-1])
-        finally:
-            terminate_config_initializer()
     cases.compare(*runs)
     assert sum("has nothing to do" in line for line in cases.reasons(caplog)) == 6

@@ -185,8 +185,7 @@ def test_a_graph_that_was_modified_before_its_export_is_left_as_it_is(mx, tmp_pa
                 if again and is_modified:
                     modify_graph_and_start_emb_cache()
                     assert len(graph.get_operations()) == before
-                with support.new_session() as sess:
-                    sess.run(tf1.global_variables_initializer())
+                with support.started(support.new_session()) as sess:
                     sess.run(tf1.get_collection("begin"))
                     losses.append([sess.run(["model_loss:0", "model_update"])[0] for _ in range(5)])
     for other in losses[1:]:
@@ -249,8 +248,7 @@ def test_what_the_pipeline_of_an_imported_graph_computes_cannot_be_fed(mx, tmp_p
             found = not_fed(graph)
             assert found == {prefix + name for name in refused}
             name = sorted(name for name in found if "StringToNumber" in name)[0]
-            with support.new_session() as sess:
-                sess.run(tf1.global_variables_initializer())
+            with support.started(support.new_session()) as sess:
                 with pytest.raises(ValueError, match="may not be fed"):
                     sess.run(prefix + "model_loss:0", {name: np.zeros([2, 3], np.int64)})
             if again:
@@ -279,8 +277,7 @@ def test_the_warning_of_slower_steps_is_for_imported_graphs_that_were_not_modifi
             tf1.train.import_meta_graph(path)
             if is_modified:
                 modify_graph_and_start_emb_cache()
-            with support.new_session() as sess:
-                sess.run(tf1.global_variables_initializer())
+            support.started(support.new_session()).close()
         assert ["slower" in text for text in said] == [True] * (
             first == "unmodified" and not is_modified)
 

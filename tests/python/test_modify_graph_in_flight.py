@@ -41,8 +41,7 @@ class Trained:
 def test_size_and_export_never_show_rows_of_batches_that_no_step_took():
     def script(run):
         trained = Trained(run, fresh(12))
-        sess = run.session()
-        run.start(sess, trained.iterator)
+        sess = run.begin(trained.iterator)
         for number in range(6):
             settle()
             assert run.raw(trained.table).size(sess) == 4 * number
@@ -57,8 +56,7 @@ def test_size_and_export_never_show_rows_of_batches_that_no_step_took():
 def test_a_full_table_is_an_error_of_the_step_that_needs_the_row(capacity):
     def script(run):
         trained = Trained(run, fresh(8), capacity=capacity)
-        sess = run.session()
-        run.start(sess, trained.iterator)
+        sess = run.begin(trained.iterator)
         settle()
         for _ in range(9):
             run.step(sess, trained.seen)
@@ -82,8 +80,7 @@ def test_a_table_that_the_whole_data_just_fill_is_enough():
                 settle()
             run.steps(sess, trained.seen, number % 4)
         run.start(sess, trained.iterator)
-        assert run.epoch(sess, trained.seen) == 6
-        run.contents(sess)
+        assert run.finish(sess, trained.seen) == 6
 
     cases.alike(script, moves=1)
 
@@ -105,8 +102,7 @@ def test_dropped_batches_do_not_take_rows_from_other_data():
             sess.run(begin[0])
             settle()
         sess.run(begin[1])
-        assert run.epoch(sess, model.seen) == 5
-        run.contents(sess)
+        assert run.finish(sess, model.seen) == 5
 
     cases.alike(script, moves=1)
 
@@ -163,8 +159,7 @@ def test_a_checkpoint_saved_while_batches_wait_is_that_of_the_unmodified_graph(t
 
     def script(run):
         trained = Trained(run, cases.slices(count=60, keys=200), saver=True)
-        sess = run.session()
-        run.start(sess, trained.iterator)
+        sess = run.begin(trained.iterator)
         for number in range(5):
             settle()
             run.step(sess, trained.seen)
@@ -204,8 +199,7 @@ def test_a_new_session_of_the_modified_graph_restores_and_goes_on(tmp_path):
     def script(run):
         trained = Trained(run, cases.slices(keys=15), saver=True)
         path = os.path.join(run.directory, "model.ckpt")
-        sess = run.session()
-        run.start(sess, trained.iterator)
+        sess = run.begin(trained.iterator)
         run.steps(sess, trained.seen, 3)
         trained.saver.save(sess, path)
         sess.close()
@@ -223,14 +217,11 @@ def test_sessions_closed_in_the_middle_leave_nothing_behind():
     def script(run):
         trained = Trained(run, fresh(10), capacity=40)
         for _ in range(8):
-            sess = run.session()
-            run.start(sess, trained.iterator)
+            sess = run.begin(trained.iterator)
             run.steps(sess, trained.seen, 2)
             sess.close()
-        sess = run.session()
-        run.start(sess, trained.iterator)
-        assert run.epoch(sess, trained.seen) == 10
-        run.contents(sess)
+        sess = run.begin(trained.iterator)
+        assert run.finish(sess, trained.seen) == 10
 
     cases.alike(script, moves=1)
 
@@ -261,9 +252,7 @@ def test_a_step_that_fails_elsewhere_loses_its_batch_only():
             check = tf.debugging.Assert(tf.logical_not(bad), ["told to fail"])
         with tf.control_dependencies([check]):
             model = cases.Model(run, [tf.identity(embedding)], batch["label"])
-        run.modify()
-        sess = run.session()
-        run.start(sess, iterator)
+        sess = run.begin(iterator)
         for number in range(8):
             run.step(sess, model.seen, {bad: number in (2, 3, 6)})
         run.contents(sess)

@@ -72,8 +72,7 @@ def test_a_reinitializable_iterator_switches_between_training_and_evaluation(str
             sess.run(begin_test)
             assert run.epoch(sess, looked) == 3
             sess.run(begin)
-            assert run.epoch(sess, model.seen) == 5
-        run.contents(sess)
+            assert run.finish(sess, model.seen) == 5
 
     cases.alike(script, moves=2)
 
@@ -84,8 +83,7 @@ def test_training_and_evaluation_iterators_alternate_in_one_session():
         iterator = cases.initializable(run.insert(cases.slices()).prefetch(1))
         other = cases.initializable(run.insert(cases.slices(count=20, seed=5, keys=60), False).prefetch(1))
         model, looked = both_modes(run, iterator.get_next(), other.get_next())
-        sess = run.session()
-        run.start(sess, iterator)
+        sess = run.begin(iterator)
         for _ in range(3):
             run.steps(sess, model.seen, 2)
             run.start(sess, other, False)
@@ -134,8 +132,7 @@ def test_datasets_need_not_end_in_prefetch_or_be_batched(name, kind):
         for _ in range(1 if kind is cases.one_shot else 2):
             if kind is cases.initializable:
                 run.start(sess, iterator)
-            assert run.epoch(sess, model.seen) >= 2
-        run.contents(sess)
+            assert run.finish(sess, model.seen) >= 2
 
     cases.alike(script, moves=1)
 
@@ -170,8 +167,7 @@ def test_elements_of_any_nesting(name):
         sess = run.session()
         for _ in range(2):
             run.start(sess, iterator)
-            run.epoch(sess, model.seen)
-        run.contents(sess)
+            run.finish(sess, model.seen)
         if run.is_modified:
             target = get_target_batch(True)
             tf.nest.assert_same_structure(target, batch)
@@ -186,11 +182,8 @@ def test_an_element_that_is_one_tensor():
         iterator = cases.initializable(tf.data.Dataset.from_tensor_slices(ids).batch(8))
         batch = iterator.get_next()
         model = cases.Model(run, [run.lookup(run.table(), batch)], batch)
-        run.modify()
-        sess = run.session()
-        run.start(sess, iterator)
-        assert run.epoch(sess, model.seen) == 5
-        run.contents(sess)
+        sess = run.begin(iterator)
+        assert run.finish(sess, model.seen) == 5
         if run.is_modified:
             assert isinstance(get_target_batch(True), tf.Tensor)
 
@@ -209,8 +202,7 @@ def test_sparse_tensors_of_an_element(dense):
         sess = run.session()
         for _ in range(2):
             run.start(sess, iterator)
-            assert run.epoch(sess, model.seen) == 5
-        run.contents(sess)
+            assert run.finish(sess, model.seen) == 5
         if run.is_modified:
             assert isinstance(get_target_batch(True)["sparse"], tf.SparseTensor)
 
@@ -230,7 +222,6 @@ def test_several_iterators_of_one_mode_start_together():
                 run.start(sess, None)
             else:
                 sess.run([iterator.initializer for iterator in iterators])
-            assert run.epoch(sess, model.seen) == 5
-        run.contents(sess)
+            assert run.finish(sess, model.seen) == 5
 
     cases.alike(script, moves=2)

@@ -33,8 +33,7 @@ def test_a_batch_tensor_is_fetched_by_object_and_by_name():
         held = Held(run)
         names = [held.batch["ids"].name, held.batch["label"].name]
         by_name = names if not run.is_modified else [held.batch[key].name for key in ("ids", "label")]
-        sess = run.session()
-        run.start(sess, held.iterator)
+        sess = run.begin(held.iterator)
         for _ in range(5):
             run.step(sess, [held.batch["ids"], held.batch["label"], by_name, held.model.seen])
         ids, label = cases.arrays()
@@ -57,8 +56,7 @@ def test_names_taken_before_the_modification_are_still_there():
         assert tensor is held.batch["label"]
         assert held.batch["label"] in held.batch["label"].op.outputs
         assert graph.as_graph_element(held.batch["label"]) is held.batch["label"]
-        sess = run.session()
-        run.start(sess, held.iterator)
+        sess = run.begin(held.iterator)
         run.steps(sess, [name, held.batch["label"], held.model.seen], 5)
 
     cases.alike(script, moves=2)
@@ -71,8 +69,7 @@ def test_get_target_batch_has_the_nesting_and_the_values_of_the_element():
         if run.is_modified:
             train, test = get_target_batch(True), get_target_batch(False)
             assert sorted(train) == sorted(test) == ["ids", "label"]
-        sess = run.session()
-        run.start(sess, held.iterator)
+        sess = run.begin(held.iterator)
         run.start(sess, held.other, False)
         for _ in range(3):
             run.step(sess, [train["ids"], train["label"], held.model.seen])
@@ -84,8 +81,7 @@ def test_get_target_batch_has_the_nesting_and_the_values_of_the_element():
 def test_a_fed_component_reaches_the_lookup_whose_ids_it_is():
     def script(run):
         held = Held(run)
-        sess = run.session()
-        run.start(sess, held.iterator)
+        sess = run.begin(held.iterator)
         run.start(sess, held.other, False)
         fed = np.array([[1000, 1001, 1000], [-1, 7, 1003]], np.int64)
         run.step(sess, [held.embedding, held.model.update, held.batch["ids"]], {held.batch["ids"]: fed})
@@ -105,8 +101,7 @@ def test_a_step_that_is_fed_its_whole_batch_takes_one_from_a_modified_pipeline_a
 
     def script(run):
         held = Held(run)
-        sess = run.session()
-        run.start(sess, held.iterator)
+        sess = run.begin(held.iterator)
         run.step(sess, [held.embedding, held.model.loss], {held.batch["ids"]: fed, held.batch["label"]: [0.5]})
         run.contents(sess)
         left[run.form] = sess.run(held.batch["label"])
@@ -120,8 +115,7 @@ def test_a_step_that_is_fed_its_whole_batch_takes_one_from_a_modified_pipeline_a
 def test_a_fed_label_reaches_the_loss():
     def script(run):
         held = Held(run)
-        sess = run.session()
-        run.start(sess, held.iterator)
+        sess = run.begin(held.iterator)
         for value in (0.1, 0.9):
             run.step(sess, held.model.seen, {held.batch["label"]: [value]})
         run.contents(sess)
@@ -141,8 +135,7 @@ def test_ops_that_wait_for_the_batch_run_with_it():
                 return waits, tf.constant(5) + tf.cast(tf.shape(held.batch["ids"])[0], tf.int32)
 
         held = Held(run, more=more)
-        sess = run.session()
-        run.start(sess, held.iterator)
+        sess = run.begin(held.iterator)
         for _ in range(6):
             run.step(sess, [held.more[0], held.more[1]])
         run.note("counted", sess.run(counter))
@@ -160,8 +153,7 @@ def test_the_timestamp_of_a_batch_is_that_of_its_step():
         model = cases.Model(run, [run.lookup(run.table(), batch["ids"])], batch["label"])
         run.modify()
         (stamp,) = tf.compat.v1.get_collection(ASCEND_TIMESTAMP)
-        sess = run.session()
-        run.start(sess, iterator)
+        sess = run.begin(iterator)
         for number in range(6):
             assert run.step(sess, [stamp, batch["time"], model.seen])[:2] == [4 * number, 4 * number]
 
@@ -180,8 +172,7 @@ def test_what_the_collections_hold():
             assert initializers == [held.iterator.initializer, held.other.initializer]
         else:
             assert initializers == []
-        sess = run.session()
-        run.start(sess, held.iterator)
+        sess = run.begin(held.iterator)
         run.start(sess, held.other, False)
         for _ in range(3):
             run.step(sess, [entrances[0], held.model.seen])
@@ -208,8 +199,7 @@ def test_ops_added_after_the_modification_use_its_tensors():
     def script(run):
         held = Held(run)
         more = tf.reduce_sum(held.batch["ids"]) + tf.cast(tf.reduce_sum(held.embedding * 0.0), tf.int64)
-        sess = run.session()
-        run.start(sess, held.iterator)
+        sess = run.begin(held.iterator)
         run.steps(sess, [more, held.batch["ids"], held.model.seen])
 
     cases.alike(script, moves=2)
@@ -219,8 +209,7 @@ def test_a_callable_made_by_the_session_trains():
     """session.make_callable goes another way through the session than run."""
     def script(run):
         held = Held(run)
-        sess = run.session()
-        run.start(sess, held.iterator)
+        sess = run.begin(held.iterator)
         call = sess.make_callable([held.model.loss, held.batch["label"], held.model.update])
         for _ in range(4):
             run.note("called", call())
@@ -233,8 +222,7 @@ def test_a_callable_made_by_the_session_trains():
 def test_run_metadata_and_options_are_passed_on(full_trace):
     def script(run):
         held = Held(run)
-        sess = run.session()
-        run.start(sess, held.iterator)
+        sess = run.begin(held.iterator)
         level = tf.compat.v1.RunOptions.FULL_TRACE if full_trace else tf.compat.v1.RunOptions.NO_TRACE
         metadata = tf.compat.v1.RunMetadata()
         values = sess.run(held.model.seen, options=tf.compat.v1.RunOptions(trace_level=level), run_metadata=metadata)
@@ -248,8 +236,7 @@ def test_a_fed_tensor_reaches_the_lookups_or_is_refused():
     """Ids that the pipeline had computed were looked up, whatever was fed for them or for what they are computed of."""
     def script(run):
         held = Held(run, ids=lambda batch: batch["ids"] * 3 + 1)
-        sess = run.session()
-        run.start(sess, held.iterator)
+        sess = run.begin(held.iterator)
         run.start(sess, held.other, False)
         for batch, fetch in ((held.batch, held.embedding), (held.evaluation, held.looked)):
             product = next(op.outputs[0] for op in batch["ids"].consumers() if op.type == "Mul")
@@ -271,8 +258,7 @@ def test_a_fed_tensor_reaches_the_lookups_or_is_refused():
 def test_ids_that_are_a_tensor_of_the_batch_can_be_fed():
     def script(run):
         held = Held(run)
-        sess = run.session()
-        run.start(sess, held.iterator)
+        sess = run.begin(held.iterator)
         run.steps(sess, held.model.seen, 2)
         fed = np.full(cases.arrays()[0][:8].shape, 12345, np.int64)
         run.step(sess, held.model.seen, {held.batch["ids"]: fed})

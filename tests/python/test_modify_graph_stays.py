@@ -131,9 +131,7 @@ def test_two_get_next_of_one_iterator_stay():
         table = run.table()
         model = cases.Model(run, [run.lookup(table, first["ids"])], first["label"])
         looked = run.lookup(table, second["ids"], is_train=False)
-        run.modify()
-        sess = run.session()
-        run.start(sess, iterator, own=True)
+        sess = run.begin(iterator, own=True)
         for _ in range(6):
             run.step(sess, model.seen)
             run.step(sess, [looked, second["label"]])
@@ -189,8 +187,7 @@ def test_ids_of_two_iterators_joined_stay():
         run.modify()
         sess = run.session()
         sess.run([iterator.initializer for iterator in iterators])
-        assert run.epoch(sess, model.seen) == 5
-        run.contents(sess)
+        assert run.finish(sess, model.seen) == 5
 
     cases.alike(script, moves=0)
 
@@ -203,9 +200,7 @@ def test_a_lookup_whose_evaluation_stays_gives_the_script_its_initializer_and_ba
         table = run.table()
         model = cases.Model(run, [run.lookup(table, batch["ids"])], batch["label"])
         looked = run.lookup(table, _py_func(evaluation), is_train=False)
-        run.modify()
-        sess = run.session()
-        run.start(sess, iterator)
+        sess = run.begin(iterator)
         run.steps(sess, model.seen, 3)
         run.start(sess, other, False)
         if run.is_modified:

@@ -3,23 +3,16 @@
 import os
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import support
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.optimizers.adagrad import create_hash_optimizer
-
-
-@pytest.fixture
-def directory(tmp_path):
-    return os.path.realpath(str(tmp_path))
 
 
 def build():
     """A fresh graph with a table, its update and the global step."""
-    table = create_table(key_dtype=tf.int64, dim=2, name="table", device_vocabulary_size=100,
-                         emb_initializer=tf.compat.v1.ones_initializer())
+    table = support.make_table("table", 2, 100, 1.0)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     embedding = sparse_lookup(table, ids, modify_graph=True)
     step = tf.compat.v1.train.get_or_create_global_step()
@@ -30,12 +23,12 @@ def build():
     return ids, update, step, raw
 
 
-def train(directory, steps, last_step, every=None):
+def train(place, steps, last_step, every=None):
     """Runs `steps` steps in a MonitoredTrainingSession and returns (rows, slots, step at the start)."""
     ids, update, step, raw = build()
     hooks = [tf.compat.v1.train.StopAtStepHook(last_step=last_step)]
     with tf.compat.v1.train.MonitoredTrainingSession(
-            checkpoint_dir=directory, hooks=hooks, save_checkpoint_steps=every or 1000, save_checkpoint_secs=None,
+            checkpoint_dir=place, hooks=hooks, save_checkpoint_steps=every or 1000, save_checkpoint_secs=None,
             save_summaries_steps=None, save_summaries_secs=None, log_step_count_steps=None) as sess:
         first = int(sess.run_step_fn(lambda step_context: step_context.session.run(step)))
         for number in range(steps):
@@ -47,31 +40,31 @@ def train(directory, steps, last_step, every=None):
     return rows, slots, first
 
 
-def test_a_monitored_session_saves_at_the_end_and_the_next_one_resumes(graph, mx, directory):
+def test_a_monitored_session_saves_at_the_end_and_the_next_one_resumes(graph, mx, place):
     mx()
-    whole = train(directory + "/whole", 10, 100)
+    whole = train(place + "/whole", 10, 100)
     tf.compat.v1.reset_default_graph()
-    part = train(directory + "/parts", 4, 100)
+    part = train(place + "/parts", 4, 100)
     assert part[2] == 0
-    assert [name for name in os.listdir(directory + "/parts") if name.startswith("sparse-")]
+    assert [name for name in os.listdir(place + "/parts") if name.startswith("sparse-")]
     tf.compat.v1.reset_default_graph()
-    rest = train(directory + "/parts", 6, 100)
+    rest = train(place + "/parts", 6, 100)
     assert rest[2] == 4
     support.assert_same_tables(rest[0], whole[0])
     support.assert_same_tables(rest[1], whole[1])
 
 
-def test_a_monitored_session_saves_every_few_steps_with_the_tables_of_that_step(graph, mx, directory):
+def test_a_monitored_session_saves_every_few_steps_with_the_tables_of_that_step(graph, mx, place):
     mx()
-    rows, _, _ = train(directory, 9, 100, every=3)
-    saved = sorted(name for name in os.listdir(directory) if name.startswith("sparse-"))
+    rows, _, _ = train(place, 9, 100, every=3)
+    saved = sorted(name for name in os.listdir(place) if name.startswith("sparse-"))
     steps = sorted(int(name.rsplit("-", 1)[1]) for name in saved)
     assert steps[-1] == 9 and len(steps) >= 3
-    dense = sorted(int(name[len("model.ckpt-"):-len(".index")]) for name in os.listdir(directory)
+    dense = sorted(int(name[len("model.ckpt-"):-len(".index")]) for name in os.listdir(place)
                    if name.endswith(".index"))
     assert dense == steps
-    latest = tf.train.latest_checkpoint(directory)
-    root = os.path.join(directory, "sparse-" + os.path.basename(latest), "table")
+    latest = tf.train.latest_checkpoint(place)
+    root = os.path.join(place, "sparse-" + os.path.basename(latest), "table")
     keys = np.fromfile(root + "/key/slice.data", "<i8")
     values = np.fromfile(root + "/embedding/slice.data", "<f4").reshape(-1, 2)
     support.assert_same_tables(dict(zip(keys.tolist(), values)), rows)

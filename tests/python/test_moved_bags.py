@@ -56,12 +56,10 @@ def trained(run, make, moved, wanted, left=(), config=None):
             ops = needed(end)
             assert {kind for kind in ops if "Bag" in kind} == wanted[end is whole.op], sorted(ops)
             assert {"Where", "GatherV2"} & types_of_all(end) == set(left)
-    sess = run.session()
-    run.start(sess, source)
+    sess = run.begin(source)
     run.epoch(sess, [vectors, update])
     run.start(sess, source)
-    run.epoch(sess, [whole, others])
-    run.contents(sess)
+    run.finish(sess, [whole, others])
 
 
 FORMS = {
@@ -102,9 +100,7 @@ def test_ids_that_are_ready_made_can_be_fed_with_their_bags():
         vectors = [pooled(table, ids, "mean") for table in tables]
         loss = tf.add_n([tf.reduce_sum(tf.sin(one)) for one in vectors])
         update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
-        run.modify()
-        sess = run.session()
-        run.start(sess, source)
+        sess = run.begin(source)
         run.step(sess, [vectors, lengths, update])
         fed = tf.compat.v1.SparseTensorValue([[0, 0], [2, 0], [2, 1]], [5, 6, 7], [3, 2])
         run.step(sess, [vectors, lengths, update], {ids: fed})
@@ -119,9 +115,7 @@ def test_what_moved_bags_are_computed_from_cannot_be_fed(graph, dynamic):
     source = source_of()
     indices, values, shape, _, _ = source.get_next()
     vectors = safe(run.table("t"), tf.SparseTensor(indices, values, shape))
-    run.modify()
-    sess = run.session()
-    run.start(sess, source)
+    sess = run.begin(source)
     for tensor, value in ((indices, np.zeros([0, 2])), (values, []), (shape, [1, 1])):
         with pytest.raises(ValueError, match="may not be fed"):
             sess.run(vectors, {tensor: value})
@@ -139,8 +133,7 @@ def test_wrong_bags_in_the_pipeline_are_an_error_of_their_step_and_the_next_one_
     vectors = pooled(table, tf.SparseTensor(indices, values * 2, [2, 2]), is_train=is_train)
     run.modify()
     assert [len(iterator.bags) for iterator in run.plan.iterators] == [1]
-    sess = run.session()
-    run.start(sess, source)
+    sess = run.begin(source)
     sess.run(vectors)
     size = run.raw(table).size(sess)
     with pytest.raises(tf.errors.InvalidArgumentError, match="MxRecSparseBagEnds"):
@@ -159,17 +152,14 @@ def test_a_graph_whose_bags_moved_trains_the_same_where_it_is_imported(graph, se
     update = optimizer().minimize(tf.reduce_sum(tf.sin(vectors)), var_list=[table.variable])
     tf.group(update, name="update")
     saver = tf.compat.v1.train.Saver()
-    run.modify()
-    sess = run.session()
-    run.start(sess, source)
+    sess = run.begin(source)
     path = saver.save(sess, str(tmp_path / "model"))
     expected = [sess.run(["vectors:0", "update"])[0] for _ in ROWS]
     initializer = get_initializer(True).name
     run.close()
     tf.compat.v1.reset_default_graph()
     saver = tf.compat.v1.train.import_meta_graph(path + ".meta")
-    sess = session()
-    saver.restore(sess, path)
+    sess = support.restored(session(), saver, path)
     sess.run(initializer)
     for value in expected:
         support.assert_same_bits(sess.run(["vectors:0", "update"])[0], value)

@@ -10,12 +10,10 @@ import pytest
 import tensorflow as tf
 
 import support
-from mx_rec.core.embedding import create_table
 
 
 def table(name="users", **options):
-    return create_table(key_dtype=tf.int64, dim=2, name=name, device_vocabulary_size=100,
-                        emb_initializer=tf.compat.v1.zeros_initializer(), **options)
+    return support.make_table(name, 2, 100, **options)
 
 
 def checkpoints():

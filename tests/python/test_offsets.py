@@ -10,7 +10,6 @@ import modify_cases as cases
 import preloaded
 import support
 from support import lookup
-from mx_rec.core.embedding import create_table
 from mx_rec.optimizers import gradient_descent, lazy_adam, momentum
 from mx_rec.util.stats import table_stats
 
@@ -18,8 +17,7 @@ DIM = 2
 
 
 def make_table(name="table", capacity=100, initializer=None):
-    return create_table(key_dtype=tf.int64, dim=DIM, name=name, device_vocabulary_size=capacity,
-                        emb_initializer=initializer or tf.compat.v1.zeros_initializer())
+    return support.make_table(name, DIM, capacity, initializer or tf.compat.v1.zeros_initializer())
 
 
 def optimizer(kind="sgd"):
@@ -113,9 +111,7 @@ def test_a_claimed_batch_whose_table_was_replaced_is_aborted(tmp_path, kind):
         embedding = between(found, lambda: [tf.cond(
             batch["replace"], lambda: tf.group(*disturb()), tf.no_op)])
         step = optimizer().minimize(tf.reduce_sum(embedding), var_list=[table.variable])
-        run.modify()
-        sess = run.session()
-        run.start(sess, iterator)
+        sess = run.begin(iterator)
         sess.run(step)
         with pytest.raises(tf.errors.AbortedError, match="replaced"):
             sess.run(step)

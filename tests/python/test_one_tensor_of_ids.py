@@ -1,6 +1,5 @@
 """Lookups of several tables by one tensor of ids give what lookups by copies of it give."""
 
-import threading
 
 import numpy as np
 import pytest
@@ -95,32 +94,22 @@ def test_two_sessions_with_different_feeds_disturb_nobody(graph, dynamic):
     """Sessions of one graph run at the same time."""
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     side = Side("one", ids, True)
-    expected, found, errors = {}, {}, []
 
-    def run(number, sess, into):
-        try:
-            random = np.random.RandomState(number)
-            for step in range(30):
-                batch = random.randint(0, 400 + number, size=[3000, 20000][step % 2])
-                sess.run(side.train, {ids: batch})
-            into[number] = side.content(sess)
-        except Exception as error:  # pylint: disable=broad-except
-            errors.append(error)
+    def run(number, sess):
+        random = np.random.RandomState(number)
+        for step in range(30):
+            batch = random.randint(0, 400 + number, size=[3000, 20000][step % 2])
+            sess.run(side.train, {ids: batch})
+        return side.content(sess)
 
-    for into, at_once in ((expected, False), (found, True)):
-        sessions = [support.new_session(graph) for _ in range(2)]
-        threads = []
-        for number, sess in enumerate(sessions):
-            sess.run(tf.compat.v1.global_variables_initializer())
-            threads.append(threading.Thread(target=run, args=(number, sess, into)))
-            threads[-1].start()
-            if not at_once:
-                threads[-1].join()
-        for thread in threads:
-            thread.join()
+    both = []
+    for at_once in (False, True):
+        sessions = [support.started(support.new_session(graph)) for _ in range(2)]
+        runs = list(enumerate(sessions))
+        both.append(support.in_threads(lambda one: run(*one), runs) if at_once else [run(*one) for one in runs])
         for sess in sessions:
             sess.close()
-    assert not errors
+    expected, found = both
     for number in range(2):
         for mine, others in zip(found[number], expected[number]):
             equal(mine, others)
@@ -139,8 +128,7 @@ def test_lookups_in_a_while_loop(graph, session, dynamic, parallel):
 
     count = tf.shape(batches)[0]
     total = tf.while_loop(lambda at, _: at < count, turn, [0, 0.0], parallel_iterations=parallel)[1]
-    raws = [support.Raw.of(table) for table in tables]
-    sess = support.started(session())
+    raws, sess = support.opened(tables, session, True)
     rows = [np.random.RandomState(at).randint(-9, 9, size=(50, dim)) for at, dim in enumerate(DIMS[:2])]
     for raw, values in zip(raws, rows):
         raw.assign(sess, np.arange(50), values)
@@ -191,8 +179,7 @@ def test_a_run_that_needs_one_lookup_makes_no_rows_in_the_other_table(graph, ses
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     tables = [make_table("apart_%d" % at, 2) for at in range(2)]
     found = [lookup(table, ids) for table in tables]
-    raws = [support.Raw.of(table) for table in tables]
-    sess = support.started(session())
+    raws, sess = support.opened(tables, session, True)
     for step in range(40):
         sess.run(found[0], {ids: [step, step + 1]})
     assert [raw.size(sess) for raw in raws] == [41, 0]

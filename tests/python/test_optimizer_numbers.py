@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import support
 from optimizer_cases import CASES, OF_NUMPY, OF_UNCHANGED_MODELS, ONE_OF_EACH, ids_of
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.util.variable import get_dense_and_sparse_variable
 
 ROWS = 50
@@ -76,8 +76,7 @@ def test_raw_apply_ops_give_the_numbers_of_tensorflow_whichever_way_the_gradient
             target, grad = offsets, support.ops().mx_rec_reduce(stock.grads, restore, offsets)
         updates.append(case.apply(table.handle, target, grad, stock.lr, step))
     for table in tables.values():
-        for name, _ in case.slots:
-            table.slot(name)
+        table.make_slots(case)
     sess = support.started(session())
     for table in tables.values():
         table.assign(sess, keys, initial)
@@ -133,8 +132,7 @@ WAYS = ["tf.gradients", "compute_gradients", "minimize"]
 def test_a_model_on_sparse_lookup_trains_to_the_numbers_of_the_same_model_on_a_variable(graph, session, dynamic, case,
                                                                                          how):
     dim = 8
-    table = create_table(key_dtype=tf.int64, dim=dim, name="table", device_vocabulary_size=ROWS,
-                         emb_initializer=tf.compat.v1.zeros_initializer())
+    table = support.make_table("table", dim, ROWS)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     weights = tf.compat.v1.placeholder(tf.float32, [None, dim])
     lr = tf.compat.v1.placeholder(tf.float32, [])
@@ -152,8 +150,7 @@ def test_a_model_on_sparse_lookup_trains_to_the_numbers_of_the_same_model_on_a_v
     slots = [optimizer.get_slot(dense, name) for _, name in case.slots]
 
     raw = support.Raw.of(table)
-    for name, _ in case.slots:
-        raw.slot(name)
+    raw.make_slots(case)
     sess = support.started(session())
     keys = key_of(np.arange(ROWS))
     raw.assign(sess, keys, initial)
@@ -183,8 +180,7 @@ def test_rows_that_are_not_in_a_batch_keep_their_bits(graph, session, case):
     grads = tf.compat.v1.placeholder(tf.float32, [None, 5])
     step = tf.compat.v1.placeholder(tf.float32, [])
     update = case.apply(table.handle, ids, grads, tf.constant(case.lr), step, by_ids=True)
-    for name, _ in case.slots:
-        table.slot(name)
+    table.make_slots(case)
     sess = session()
     random = np.random.RandomState(5)
     table.assign(sess, np.arange(40), random.randn(40, 5))
@@ -209,8 +205,7 @@ def test_new_rows_start_with_the_initial_slots_of_the_optimizer(graph, session, 
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     grads = tf.compat.v1.placeholder(tf.float32, [None, 4])
     update = case.apply(table.handle, ids, grads, tf.constant(case.lr), tf.constant(1.0), by_ids=True)
-    for name, _ in case.slots:
-        table.slot(name)
+    table.make_slots(case)
     sess = session()
     grad = np.array([[0.5, -1.0, 2.0, -0.25]], np.float32)
     table.assign(sess, [1], np.zeros([1, 4]))
@@ -229,13 +224,11 @@ def test_new_rows_start_with_the_initial_slots_of_the_optimizer(graph, session, 
 def test_weight_decay_of_sgd_pulls_the_rows_of_the_batch_to_zero(graph, session, dynamic):
     from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 
-    table = create_table(key_dtype=tf.int64, dim=2, name="table", device_vocabulary_size=10,
-                         emb_initializer=tf.compat.v1.zeros_initializer())
+    table = support.make_table("table", 2, 10)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     loss = tf.reduce_sum(sparse_lookup(table, ids, modify_graph=True))
     update = create_hash_optimizer(0.5, weight_decay=0.01).minimize(loss, var_list=[table.variable])
-    raw = support.Raw.of(table)
-    sess = support.started(session())
+    raw, sess = support.opened(table, session, True)
     start = np.array([[4.0, -2.0], [1.0, 8.0]], np.float32)
     raw.assign(sess, [5, 6], start)
     sess.run(update, {ids: [5, 5]})
@@ -247,14 +240,12 @@ def test_weight_decay_of_sgd_pulls_the_rows_of_the_batch_to_zero(graph, session,
 def test_a_learning_rate_that_is_a_variable_is_read_at_every_step(graph, session, dynamic):
     from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 
-    table = create_table(key_dtype=tf.int64, dim=1, name="table", device_vocabulary_size=10,
-                         emb_initializer=tf.compat.v1.zeros_initializer())
+    table = support.make_table("table", 1, 10)
     step = tf.compat.v1.train.get_or_create_global_step()
     lr = tf.compat.v1.train.piecewise_constant(step, [0, 1], [1.0, 0.5, 0.25])
     loss = tf.reduce_sum(sparse_lookup(table, tf.constant([7], tf.int64), modify_graph=True))
     update = create_hash_optimizer(lr).minimize(loss, global_step=step, var_list=[table.variable])
-    raw = support.Raw.of(table)
-    sess = support.started(session())
+    raw, sess = support.opened(table, session, True)
     seen = []
     for _ in range(4):
         sess.run(update)
@@ -266,8 +257,7 @@ def test_a_learning_rate_that_is_a_variable_is_read_at_every_step(graph, session
 def test_one_optimizer_advances_its_adam_powers_once_a_step_for_all_tables(graph, session, dynamic):
     from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
-    tables = [create_table(key_dtype=tf.int64, dim=2, name=name, device_vocabulary_size=10,
-                           emb_initializer=tf.compat.v1.ones_initializer()) for name in ("first", "second")]
+    tables = [support.make_table(name, 2, 10, 1.0) for name in ("first", "second")]
     one = tf.constant([1], tf.int64)
     loss = tf.add_n([tf.reduce_sum(tf.square(sparse_lookup(table, one, modify_graph=True))) for table in tables])
     update = create_hash_optimizer(0.1).minimize(loss, var_list=[table.variable for table in tables])
@@ -277,8 +267,7 @@ def test_one_optimizer_advances_its_adam_powers_once_a_step_for_all_tables(graph
     stock_loss = tf.add_n([tf.reduce_sum(tf.square(tf.gather(variable, one))) for variable in dense])
     stock_update = LazyAdamOptimizer(0.1).minimize(stock_loss, var_list=dense)
 
-    raws = [support.Raw.of(table) for table in tables]
-    sess = support.started(session())
+    raws, sess = support.opened(tables, session, True)
     for _ in range(5):
         sess.run([update, stock_update])
     for raw, variable in zip(raws, dense):

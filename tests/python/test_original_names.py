@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import support
 from mx_rec.constants import constants
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.graph import hooks
 from mx_rec.optimizers.base import CustomizedOptimizer
 from mx_rec.util import tf_version_adapter
@@ -109,8 +109,7 @@ def test_ops_that_feed_a_queue_say_what_to_do_instead(graph, name):
 def test_host_data_are_the_tables_of_the_present_session(mx, session, tmp_path):
     mx()
     manager = ConfigInitializer.get_instance().hybrid_manager_config
-    table = create_table(tf.int64, 4, "host_data", tf.compat.v1.random_normal_initializer(seed=3),
-                         device_vocabulary_size=10)
+    table = support.make_table("host_data", 4, 10, tf.compat.v1.random_normal_initializer(seed=3))
     keys = tf.compat.v1.placeholder(tf.int64, [None])
     made = sparse_lookup(table, keys, modify_graph=True)
     first = session()

@@ -11,8 +11,7 @@ from mx_rec.saver.saver import validate_read_file
 
 
 def write(path, text="data", mode=0o640):
-    with open(path, "w") as file:
-        file.write(text)
+    support.write(path, text)
     os.chmod(path, mode)
     return path
 

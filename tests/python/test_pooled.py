@@ -65,8 +65,7 @@ def test_every_combiner_agrees_with_ops_of_tensorflow_in_values_and_gradients(gr
     forms = [pooled(table, ids, combiner, weights=weights), unfused(table, ids, combiner, weights)]
     evaluated = pooled(table, ids, combiner, weights=weights, is_train=False)
     gradients = [tf.gradients(loss_of(form), table.variable)[0] for form in forms]
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     random = np.random.RandomState(dim)
     for bags, length in ((6, 5), (3, 0), (0, 4), (200, 9)):
         batch = batch_of(random, bags, length)
@@ -115,8 +114,7 @@ def test_several_lookups_of_a_table_pooled_and_not_make_one_update(graph, sessio
         gradient = tf.gradients(loss, table.variable)[0]
         trains.append(create_hash_optimizer(0.1).apply_gradients([(gradient, table.variable)]))
     assert [(op.get_attr("N"), support.form_of(op)) for op in needed(trains[0])["MxRecUpdate"]] == [(3, "bags")]
-    raws = [support.Raw.of(table) for table in tables]
-    sess = support.started(session())
+    raws, sess = support.opened(tables, session, True)
     for raw in raws:
         raw.assign(sess, *start_of(40))
     for step in range(3):
@@ -135,8 +133,7 @@ def test_a_changed_gradient_goes_through_its_sums(graph, session, dynamic):
     gradient = tf.clip_by_global_norm([tf.gradients(loss_of(vector), table.variable)[0]], 0.5)[0][0]
     train = create_hash_optimizer(1.0).apply_gradients([(gradient, table.variable)])
     assert updates(train) == {"MxRecRead bags", "MxRecReducePooled", "MxRecUpdate"}
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     sess.run(vector)
     before = raw.rows(sess)
     with tf.control_dependencies([train]):
@@ -193,8 +190,7 @@ def test_padding_keys_are_added_and_never_change(graph, session, dynamic):
     ids = tf.constant([[3, 3, 5]], tf.int64)
     vector = pooled(table, ids, "mean")
     train = create_hash_optimizer(1.0).minimize(loss_of(vector), var_list=[table.variable])
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     first = sess.run(vector)
     before = raw.rows(sess)
     support.assert_rounding(first[0], (2 * before[3] + before[5]) / 3, 4)

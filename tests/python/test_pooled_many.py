@@ -78,10 +78,8 @@ def test_training_gives_the_bits_of_single_lookups_over_several_steps(graph, ses
     for shape in ((5, 3), (1, 1), (0, 3), (3, 0), (70, 2), (900, 5)):
         feed = batches.feed(random, *shape)
         feed = {one: np.minimum(values, 59) for one, values in feed.items()}
-        for ours, theirs in zip(*[sess.run([vectors, train], feed)[0] for vectors, train, _ in sides]):
-            support.assert_same_bits(ours, theirs)
-        for raw, other in zip(sides[0][2], sides[1][2]):
-            support.assert_same_tables(raw.rows(sess), other.rows(sess))
+        support.assert_same_each(*[sess.run([vectors, train], feed)[0] for vectors, train, _ in sides])
+        support.assert_same_rows(sess, sides[0][2], sides[1][2])
     for ours, theirs in zip(*slots):
         (keys, values), (other_keys, other_values) = sess.run([ours, theirs])
         support.assert_same_tables(dict(zip(keys.tolist(), values)), dict(zip(other_keys.tolist(), other_values)))
@@ -92,16 +90,14 @@ def test_an_evaluation_makes_no_rows_and_gives_the_bits_of_single_lookups(graph,
     batches = Batches()
     chosen = tables + tables[1:2]
     forms = [make(chosen, batches.ids, COMBINERS, batches.weights, is_train=False) for make in (many, one_by_one)]
-    raws = [support.Raw.of(table) for table in tables]
-    sess = session()
+    raws, sess = support.opened(tables, session)
     sess.run(forms, batches.feed(np.random.RandomState(2), 40, 6))
     grouped, single = [needed(*form) for form in forms]
     assert len(grouped["MxRecFind bags of many"]) == 1 and "MxRecFind bags" not in grouped
     assert len(single["MxRecFind bags"]) == 5
     for raw in raws:
         raw.assign(sess, np.arange(30), np.random.RandomState(7).randn(30, raw.dim))
-    for ours, theirs in zip(*sess.run(forms, batches.feed(np.random.RandomState(2), 40, 6))):
-        support.assert_same_bits(ours, theirs)
+    support.assert_same_each(*sess.run(forms, batches.feed(np.random.RandomState(2), 40, 6)))
     assert [raw.size(sess) for raw in raws] == [30] * 4
 
 
@@ -123,8 +119,7 @@ def test_weights_with_gradients_have_ops_of_their_own_and_scaled_rows_share_one(
     # The two without weights that have gradients.
     assert [[op.get_attr("N") for op in one["MxRecRead bags of many"]] for one in kinds] == [[2], [2]]
     for ours, theirs in zip(found[:2], found[2:]):
-        for one, other in zip(ours, theirs):
-            support.assert_same_bits(one, other)
+        support.assert_same_each(ours, theirs)
     for ours, theirs in zip(slopes[:2], slopes[2:]):
         for one, other in zip(ours, theirs):
             support.assert_same_bits(getattr(one, "values", one), getattr(other, "values", other))
@@ -152,8 +147,7 @@ def test_clipped_gradients_and_vectors_that_no_loss_reads(graph, session, dynami
     for _ in range(3):
         for train, _ in sides:
             sess.run(train)
-        for raw, other in zip(sides[0][1], sides[1][1]):
-            support.assert_same_tables(raw.rows(sess), other.rows(sess))
+        support.assert_same_rows(sess, sides[0][1], sides[1][1])
 
 
 def test_pooled_and_plain_lookups_of_one_table_and_of_several_are_updated_by_one_op(graph, session, dynamic):
@@ -173,8 +167,7 @@ def test_pooled_and_plain_lookups_of_one_table_and_of_several_are_updated_by_one
         batch = random.randint(-1, 60, size=(bags, 3))
         for train, _ in sides:
             sess.run(train, {ids: batch})
-        for raw, other in zip(sides[0][1], sides[1][1]):
-            support.assert_same_tables(raw.rows(sess), other.rows(sess))
+        support.assert_same_rows(sess, sides[0][1], sides[1][1])
 
 
 def test_sums_that_a_grouped_update_leaves_out_cannot_be_fed(graph, session, dynamic):
@@ -216,8 +209,7 @@ def test_an_update_in_a_branch_changes_each_table_by_its_own_op(graph, session, 
     pairs = list(zip(tf.gradients(loss_of_all(vectors), variables), variables))
     train = tf.cond(taken, lambda: tf.group(lazy_adam().apply_gradients(pairs)), tf.no_op)
     assert [op.get_attr("N") for op in support.updates_in(graph.get_operations())] == [1] * 2
-    raws = [support.Raw.of(table) for table in tables]
-    sess = support.started(session())
+    raws, sess = support.opened(tables, session, True)
     filled(sess, raws)
     before = [raw.rows(sess) for raw in raws]
     for value in (False, True):
@@ -231,8 +223,7 @@ def test_a_failing_table_names_itself_and_no_table_gets_a_row(graph, session, dy
     tables = [make_table("table_%d" % at, 2, capacity=4 if at == 1 else 100) for at in range(3)]
     ids = tf.compat.v1.placeholder(tf.int64, [None, None])
     found = many(tables, [ids] * 3)
-    raws = [support.Raw.of(table) for table in tables]
-    sess = session()
+    raws, sess = support.opened(tables, session)
     with pytest.raises(tf.errors.ResourceExhaustedError, match="MxRecIdOffset on table 'table_1'"):
         sess.run(found, {ids: [np.arange(9)]})
     assert [raw.size(sess) for raw in raws] == [0, 0, 0]
@@ -248,8 +239,7 @@ def test_bags_and_offsets_that_are_wrong_in_one_table_change_no_table(graph, ses
     update, = needed(train)["MxRecUpdate"]
     grads = [np.ones([2, 2], np.float32)] * 2
     handed = {update.inputs[6 + at]: grads[at] for at in range(2)}
-    raws = [support.Raw.of(table) for table in tables]
-    sess = support.started(session())
+    raws, sess = support.opened(tables, session, True)
     filled(sess, raws)
     before = [raw.rows(sess) for raw in raws]
     embed = vectors[0].op
@@ -261,8 +251,7 @@ def test_bags_and_offsets_that_are_wrong_in_one_table_change_no_table(graph, ses
         feed[op.inputs[place]] = value
         with pytest.raises(tf.errors.InvalidArgumentError, match="%s.*%s" % (op.type, text)):
             sess.run(wanted, feed)
-    for raw, rows in zip(raws, before):
-        support.assert_same_tables(raw.rows(sess), rows)
+    support.assert_same_each([one.rows(sess) for one in raws], before)
 
 
 def test_bad_arguments_are_refused_before_anything_is_made(graph, dynamic):
@@ -295,8 +284,7 @@ def test_keys_that_are_not_admitted_add_their_default_rows(graph, session, dynam
         ours, theirs = sess.run(forms, {ids: [[1, 2, -1], [2, 3, 3]]})
         if step == 0:
             assert ours[0].tolist() == [[20.0, 40.0], [30.0, 60.0]] and ours[1].tolist() == [[10.0, 20.0]] * 2
-            for one, other in zip(ours, theirs):
-                support.assert_same_bits(one, other)
+            support.assert_same_each(ours, theirs)
     assert not np.any(ours[0] == 10.0)
     assert len(needed(*forms[0])["MxRecRead bags of many"]) == 1
 
@@ -339,7 +327,5 @@ def test_a_modified_graph_claims_all_tables_by_one_op_and_gives_the_same_bits(gr
         assert len(ops.get("MxRecIdOffset prepared of many", ())) == modify and "MxRecIdOffset" not in ops or not modify
         assert len(ops["MxRecRead bags of many"]) == 1 and "MxRecRead bags" not in ops
         for ours, theirs in zip(found[0], expected[0]):
-            for one, other in zip(ours, theirs):
-                support.assert_same_bits(one, other)
-        for ours, theirs in zip(found[1], expected[1]):
-            support.assert_same_tables(ours, theirs)
+            support.assert_same_each(ours, theirs)
+        support.assert_same_each(found[1], expected[1])

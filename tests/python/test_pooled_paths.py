@@ -62,11 +62,8 @@ def test_sparse_ids_of_a_modified_graph(graph):
         table = run.table(dim=8)
         vector = pooled(table, sparse, "mean", weights=tf.cast(sparse.values % 5 + 1, tf.float32))
         model = cases.Model(run, [vector], tf.constant([0.5]))
-        run.modify()
-        sess = run.session()
-        run.start(sess, iterator)
-        assert run.epoch(sess, model.seen) == 10
-        run.contents(sess)
+        sess = run.begin(iterator)
+        assert run.finish(sess, model.seen) == 10
 
     cases.alike(script, 1)
 
@@ -100,8 +97,7 @@ def test_admission_and_eviction_between_steps_give_what_unpooled_lookups_give(gr
     place = tf.reshape(tf.range(4.0 * DIM), [4, DIM]) / 10
     trains = [sgd(0.1).minimize(tf.reduce_sum(tf.square(vector - place)), var_list=[table.variable])
               for vector, table in zip(vectors, tables)]
-    raws = [support.Raw.of(table) for table in tables]
-    sess = session()
+    raws, sess = support.opened(tables, session)
     random = np.random.RandomState(7)
     refused = evicted = 0
     for step in range(1, 30):
@@ -133,8 +129,7 @@ def test_default_rows_of_ids_without_a_row_are_pooled_too(graph, session, dynami
     table = make_table("table")
     vector = pooled(table, ids, "mean", weights=weights, is_train=is_train, access_and_evict_config=config,
                     serving_default_value=tf.constant(default))
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     if not is_train:
         raw.assign(sess, [3], np.ones([1, DIM]))
     value = sess.run(vector)
@@ -162,8 +157,7 @@ def test_by_address_updates_of_pooled_lookups_are_those_of_unpooled_ones(graph, 
         for vector, row, offset in zip(vectors, rows, offsets)]
     assert list(map(support.form_of, needed(trains[0])["MxRecUpdate"])) == ["bags"]
     assert "MxRecReducePooled" not in needed(trains[0])
-    raws = [support.Raw.of(table) for table in tables]
-    sess = support.started(session())
+    raws, sess = support.opened(tables, session, True)
     random = np.random.RandomState(7)
     for _ in range(5):
         feed = {ids: batch_of(random, 9, 6, keys=60)}
@@ -226,8 +220,7 @@ def test_an_unknown_rank_is_pooled_when_it_is_known(graph, session, dynamic):
     table = make_table("table")
     ids = tf.compat.v1.placeholder(tf.int64)
     vector, each = pooled(table, ids, "sum"), lookup(table, ids)
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     raw.assign(sess, *start_of(40))
     for shape in ((4,), (2, 3), (2, 2, 2), (0, 3), (3, 0)):
         batch = np.random.RandomState(1).randint(0, 40, shape)
@@ -246,8 +239,7 @@ def test_steps_evaluations_and_removals_at_once_see_whole_rows(graph, session, d
     vector = pooled(table, ids)
     found = pooled(table, ids, "mean", is_train=False)
     train = sgd(0.01).minimize(tf.reduce_sum(tf.square(vector)), var_list=[table.variable])
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     errors, stop = [], threading.Event()
 
     def repeat(work, seed):
@@ -284,8 +276,7 @@ def test_a_restore_between_lookup_and_update_ends_the_step_and_changes_nothing(g
     train = sgd().minimize(tf.reduce_sum(vector), var_list=[table.variable])
     clear = support.ops().mx_rec_clear(table.handle)
     offsets, inverse = vector.op.inputs[2], vector.op.inputs[3]
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     old = sess.run([offsets, inverse, vector])
     sess.run(clear)
     sess.run(vector)

@@ -178,8 +178,7 @@ def test_trained_weights_and_rows_move_together(graph, session, dynamic):
     loss = tf.reduce_sum(vector)
     rows_train = create_hash_optimizer(1.0).minimize(loss, var_list=[table.variable])
     of_scale = tf.gradients(loss, scale)[0]
-    raw = support.Raw.of(table)
-    sess = support.started(session())
+    raw, sess = support.opened(table, session, True)
     sess.run(vector)
     for _ in range(5):
         rows = raw.rows(sess)

@@ -43,10 +43,8 @@ def trained(run, source, tables, vectors, label, others=(), wanted=None, found=N
             assert counts(update) == wanted
         if found is not None:
             assert counts(joined.op) == found
-    sess = run.session()
-    run.start(sess, source)
-    run.epoch(sess, [vectors, update])
-    run.contents(sess)
+    sess = run.begin(source)
+    run.finish(sess, [vectors, update])
     if others:
         run.start(sess, source)
         run.epoch(sess, [joined, others])
@@ -137,8 +135,7 @@ def test_lookups_of_one_verb_that_depend_on_each_other_are_not_joined():
         for table in tables[3:]:
             run.raw(table).assign(sess, np.arange(40) * 7 - 50, np.linspace(-1, 1, 160).reshape(40, 4))
         run.start(sess, source)
-        run.epoch(sess, [first, second, third, another, update])
-        run.contents(sess)
+        run.finish(sess, [first, second, third, another, update])
 
     cases.alike(script, moves=5, use_dynamic=True)
 
@@ -162,8 +159,7 @@ def test_a_run_needs_to_feed_no_more_than_before_and_reads_no_more_tables_than_i
         if run.is_modified:
             assert [counts(end.op) for end in ends] == [
                 {FIND: [1]}, {FIND: [1]}, {FIND_MANY: [2]}, {FIND: [1], FIND_MANY: [2]}, {FIND: [1]}]
-        sess = run.session()
-        run.start(sess, source)
+        sess = run.begin(source)
         run.step(sess, [vectors, update])
         run.step(sess, ends[2:])
         run.step(sess, ends[0], {weights: np.ones([6, LENGTH])})
@@ -183,9 +179,7 @@ def test_lookups_that_wait_for_an_update_read_what_it_wrote():
             passed = tf.identity(ids)
         later = [pooled(table, passed[:, at], is_train=False) for at, table in enumerate(tables)]
         whole = tf.concat(after + later, 1)
-        run.modify()
-        sess = run.session()
-        run.start(sess, source)
+        sess = run.begin(source)
         for values in iter(lambda: run.step(sess, [vectors, whole, update]), None):
             width = values[1].shape[1] // 2
             support.assert_same_bits(values[1][:, :width], values[1][:, width:])
@@ -214,8 +208,7 @@ def test_lookups_in_branches_and_loops_have_ops_of_their_own(place):
         run.modify()
         if run.is_modified:
             assert counts(update) == {EMBED_MANY: [2]} and counts(inside.op) == {FIND: [1, 1]}
-        sess = run.session()
-        run.start(sess, source)
+        sess = run.begin(source)
         run.epoch(sess, [vectors, update])
         run.start(sess, source)
         run.epoch(sess, inside)
@@ -242,8 +235,7 @@ def test_empty_batches_and_bags_and_fed_ids():
         run.modify()
         if run.is_modified:
             assert counts(update) == {EMBED_MANY: [2]} and counts(whole.op) == {FIND_MANY: [2]}
-        sess = run.session()
-        run.start(sess, source)
+        sess = run.begin(source)
         run.step(sess, [vectors, update], {ids[1]: [[3, 3], [100, -1], [5, 6], [7, 7]]})
         run.step(sess, whole, {ids[0]: np.zeros([0, 2]), ids[1]: np.full([0, 2], 3)})
         run.step(sess, [vectors, update])
@@ -252,8 +244,7 @@ def test_empty_batches_and_bags_and_fed_ids():
         run.start(sess, source)
         run.epoch(sess, [vectors, update])
         run.start(sess, source)
-        run.epoch(sess, whole)
-        run.contents(sess)
+        run.finish(sess, whole)
 
     cases.alike(script, moves=4, use_dynamic=True)
 
@@ -298,9 +289,7 @@ def test_a_restore_between_steps_and_a_second_session_read_the_rows_of_the_check
         whole = tf.concat(others, 1)
         update = optimizer().minimize(loss_of(vectors, label), var_list=[table.variable for table in tables])
         saver = tf.compat.v1.train.Saver()
-        run.modify()
-        sess = run.session()
-        run.start(sess, source)
+        sess = run.begin(source)
         run.step(sess, [vectors, update])
         path = saver.save(sess, run.directory + "/model")
         run.step(sess, [vectors, update])
@@ -338,8 +327,7 @@ def test_a_graph_that_is_modified_twice_is_the_same_as_once(caplog):
             plan = run.plan
             run.modify()
             assert run.plan is plan and "was modified before" in caplog.text
-        sess = run.session()
-        run.start(sess, source)
+        sess = run.begin(source)
         run.epoch(sess, [vectors, update])
         run.start(sess, source)
         run.epoch(sess, whole)

@@ -72,9 +72,7 @@ def test_whatever_is_removed_restored_cleared_or_started_anew_between_steps_the_
         iterator = cases.initializable(dataset(80).repeat(3))
         trained = Trained(run, iterator.get_next())
         saver = tf.compat.v1.train.Saver()
-        run.modify()
-        sess = run.session()
-        run.start(sess, iterator)
+        sess = run.begin(iterator)
         run.steps(sess, trained.seen, 3)
         saver.save(sess, run.directory + "/model.ckpt")
         run.steps(sess, trained.seen, 2)
@@ -105,8 +103,7 @@ def test_a_full_table_is_an_error_of_its_own_step_that_names_it_and_no_other_tab
         run.modify()
         if run.form == AHEAD:
             assert prepared() == [[("MxRecPrepare of many", 2)]]
-        sess = run.session()
-        run.start(sess, iterator)
+        sess = run.begin(iterator)
         for _ in range(5):
             run.step(sess, [model.seen, tight])
         run.steps(sess, model.seen, 4)
@@ -146,11 +143,8 @@ def test_ids_that_leave_nothing_and_batches_that_differ_in_length_are_prepared()
                batch["a"][0, 0], batch["c"]]
         model = cases.Model(run, [run.lookup(run.table("table_%d" % at, 2), one) for at, one in enumerate(ids)],
                             batch["label"])
-        run.modify()
-        sess = run.session()
-        run.start(sess, iterator)
-        assert run.epoch(sess, model.seen) == 7
-        run.contents(sess)
+        sess = run.begin(iterator)
+        assert run.finish(sess, model.seen) == 7
 
     cases.alike(script, moves=5)
 
@@ -173,8 +167,7 @@ def test_tables_with_rows_on_disk_and_in_memory_are_prepared_together(tmp_path):
         run.modify()
         if run.form == AHEAD:
             assert prepared() == [[("MxRecPrepare of many", 4)]]
-        sess = run.session()
-        run.start(sess, iterator)
+        sess = run.begin(iterator)
         assert run.epoch(sess, model.seen) == 48
         run.contents(sess, ["LazyAdam_momentum"])
 
@@ -228,6 +221,5 @@ def test_the_op_gives_what_each_tables_own_op_gives(graph, limit):
         for one, other in zip(found, expected):
             assert np.array_equal(one.inverse, other.inverse)
             assert [offset & 0x7fffffff for offset in one.offsets] == [offset & 0x7fffffff for offset in other.offsets]
-        for table, peer in zip(tables, peers):
-            support.assert_same_tables(table.rows(sess), peer.rows(sess))
+        support.assert_same_rows(sess, tables, peers)
         assert [table.size(sess) for table in tables] == [3, 0, 5]

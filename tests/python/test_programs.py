@@ -28,10 +28,8 @@ def ran(program, directory, steps, tables=None, copy=None):
         shutil.copytree(copy, directory)
         # A program that keeps few checkpoints would remove those of the other directory.
         state = os.path.join(directory, "checkpoint")
-        with open(state) as file:
-            text = file.read()
-        with open(state, "w") as file:
-            file.write(text.replace(copy, directory))
+        text = support.text_of(state)
+        support.write(state, text.replace(copy, directory))
     made = set()
     with tf.Graph().as_default() as graph:
         tf.compat.v1.set_random_seed(5)

@@ -2,48 +2,30 @@
 
 import os
 import shutil
-import threading
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 import support
+from saver_cases import Model
 from mx_rec.checkpoint.loads import StagedLoads, tables_to_load
 from mx_rec.checkpoint.table_ops import table_ops
-from mx_rec.core.embedding import create_table
 from mx_rec.saver.saver import Saver
 
 ROWS, DIM = 20000, 16
 
 
-class Model:
-    """Two tables of about 1.3 MB beside a variable."""
-
-    def __init__(self):
-        self.raws = [support.Raw.of(create_table(
-            key_dtype=tf.int64, dim=DIM, name=name, device_vocabulary_size=ROWS,
-            emb_initializer=tf.compat.v1.zeros_initializer())) for name in ("users", "items")]
-        self.dense = tf.compat.v1.get_variable("dense", initializer=np.zeros(1000, np.float32))
-        self.value = tf.compat.v1.placeholder(tf.float32, [])
-        self.fill_dense = self.dense.assign(tf.fill([1000], self.value))
-        self.saver = tf.compat.v1.train.Saver()
-
-    def fill(self, sess, value, rows=ROWS):
-        for raw in self.raws:
-            raw.assign(sess, np.arange(rows), np.full([rows, DIM], value))
-        sess.run(self.fill_dense, {self.value: value})
-
-    def values(self, sess):
-        """The value of each table and of the variable, which have one each."""
-        found = [set(raw.export(sess)[1].ravel().tolist()) for raw in self.raws] + [set(sess.run(self.dense).tolist())]
-        assert all(len(one) == 1 for one in found), found
-        return [one.pop() for one in found]
+def values(model, sess):
+    """The value of each table and of the variable, which have one each."""
+    found = [set(raw.export(sess)[1].ravel().tolist()) for raw in model.raws] + [set(sess.run(model.dense).tolist())]
+    assert all(len(one) == 1 for one in found), found
+    return [one.pop() for one in found]
 
 
 @pytest.fixture
 def model(graph, dynamic):
-    return Model()
+    """Two tables of about 1.3 MB beside a variable."""
+    return Model(rows=(ROWS, ROWS), dim=DIM, capacity=ROWS, shape=[1000])
 
 
 def bytes_read():
@@ -58,9 +40,7 @@ def size_below(place):
 
 def test_every_file_is_read_once(model, session, place):
     """They were read twice: to verify them all, and to load them."""
-    sess = session()
-    model.fill(sess, 1.0)
-    path = model.saver.save(sess, place + "/m", global_step=1)
+    sess, path = model.saved(session(), 1.0, prefix=place + "/m")
     model.saver.restore(sess, path)
     tables = size_below(place + "/sparse-m-1")
     before = bytes_read()
@@ -81,19 +61,17 @@ def damage(path):
                                      "m-1.data-00000-of-00001"])
 def test_what_cannot_be_restored_changes_neither_tables_nor_variables(model, session, place, damaged):
     """Of the variables TensorFlow says so when the tables are read already: these are forgotten."""
-    sess = session()
-    model.fill(sess, 1.0)
-    path = model.saver.save(sess, place + "/m", global_step=1)
+    sess, path = model.saved(session(), 1.0, prefix=place + "/m")
     model.fill(sess, 2.0)
     damage(os.path.join(place, damaged))
     for _ in range(2):
         with pytest.raises(tf.errors.DataLossError) as refused:
             model.saver.restore(sess, path)
         assert "items" in str(refused.value) or "items" not in damaged
-        assert model.values(sess) == [2.0, 2.0, 2.0]
+        assert values(model, sess) == [2.0, 2.0, 2.0]
     damage(os.path.join(place, damaged))
     model.saver.restore(sess, path)
-    assert model.values(sess) == [1.0, 1.0, 1.0]
+    assert values(model, sess) == [1.0, 1.0, 1.0]
 
 
 def test_restores_at_once_leave_the_tables_of_one_of_them(model, session, place):
@@ -101,30 +79,20 @@ def test_restores_at_once_leave_the_tables_of_one_of_them(model, session, place)
     for step in (1, 2):
         model.fill(sess, float(step), 2000)
         model.saver.save(sess, place + "/m", global_step=step)
-    failures = []
 
     def restore(step):
-        try:
-            for _ in range(15):
-                Saver([raw.variable for raw in model.raws]).restore(sess, "%s/m-%d" % (place, step))
-        except Exception as error:  # pylint: disable=broad-except
-            failures.append(error)
+        for _ in range(15):
+            Saver([raw.variable for raw in model.raws]).restore(sess, "%s/m-%d" % (place, step))
 
     for _ in range(3):
-        threads = [threading.Thread(target=restore, args=(step,)) for step in (1, 2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        users, items, _ = model.values(sess)
-        assert not failures and users == items, (users, items, failures)
+        support.in_threads(restore, (1, 2))
+        users, items, _ = values(model, sess)
+        assert users == items, (users, items)
 
 
 def test_tables_of_another_copy_of_the_plugin_are_loaded_by_their_ops(model, session, place, monkeypatch):
     """As those of another process are: the functions of this copy know no such handle."""
-    sess = session()
-    model.fill(sess, 1.0)
-    path = model.saver.save(sess, place + "/m", global_step=1)
+    sess, path = model.saved(session(), 1.0, prefix=place + "/m")
     model.fill(sess, 2.0)
     copy = place + "/libmx_rec_copy.so"
     shutil.copy(support.library_path(), copy)
@@ -133,22 +101,21 @@ def test_tables_of_another_copy_of_the_plugin_are_loaded_by_their_ops(model, ses
     with pytest.raises(tf.errors.DataLossError) as refused:
         model.saver.restore(sess, path)
     assert place + "/sparse-m-1/items/embedding/slice.data" in refused.value.message
-    assert model.values(sess) == [2.0, 2.0, 2.0]
+    assert values(model, sess) == [2.0, 2.0, 2.0]
     damage(place + "/sparse-m-1/items/embedding/slice.data")
     model.saver.restore(sess, path)
-    assert model.values(sess) == [1.0, 1.0, 1.0]
+    assert values(model, sess) == [1.0, 1.0, 1.0]
 
 
 def test_a_step_between_reading_and_swapping_is_replaced_with_the_rest(model, session, place):
     """Training that runs beside a restore changes the old contents, never the new ones."""
-    sess = session()
-    model.fill(sess, 1.0, 2000)
+    sess = model.fill(session(), 1.0, 2000)
     model.saver.save(sess, place + "/m", global_step=1)
     operations = tables_to_load(table_ops(sess.graph, None), place + "/sparse-m-1")
     with StagedLoads(sess, operations, place + "/sparse-m-1"):
         pass
     with StagedLoads(sess, operations, place + "/sparse-m-1") as loads:
         model.fill(sess, 5.0, 3000)
-        assert model.values(sess) == [5.0, 5.0, 5.0]
+        assert values(model, sess) == [5.0, 5.0, 5.0]
         loads.publish()
-    assert model.values(sess)[:2] == [1.0, 1.0] and [raw.size(sess) for raw in model.raws] == [2000, 2000]
+    assert values(model, sess)[:2] == [1.0, 1.0] and [raw.size(sess) for raw in model.raws] == [2000, 2000]

@@ -11,7 +11,7 @@ import estimator_cases
 import preloaded
 import support
 from optimizer_cases import CASES, ids_of
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.util.initialize import init, terminate_config_initializer
 
 EACH = [case for case in CASES if case.name in (
@@ -24,8 +24,8 @@ class Trained:
 
     def __init__(self, case, initializer=None):
         self.case = case
-        table = create_table(key_dtype=tf.int64, dim=4, name="table", device_vocabulary_size=500,
-                             emb_initializer=initializer or tf.compat.v1.truncated_normal_initializer(stddev=0.1))
+        table = support.make_table("table", 4, 500,
+                                   initializer or tf.compat.v1.truncated_normal_initializer(stddev=0.1))
         self.ids = tf.compat.v1.placeholder(tf.int64, [None])
         output = tf.compat.v1.layers.dense(sparse_lookup(table, self.ids, modify_graph=True), 1,
                                            kernel_initializer=tf.compat.v1.ones_initializer())
@@ -37,8 +37,7 @@ class Trained:
                 tf.compat.v1.train.AdamOptimizer(0.01).apply_gradients(zip(gradients, variables)),
                 case.ours(case.lr).apply_gradients([(gradients[-1], table.variable)]))
         self.raw = support.Raw.of(table)
-        for slot, _ in case.slots:
-            self.raw.slot(slot)
+        self.raw.make_slots(case)
         self.saver = tf.compat.v1.train.Saver()
 
     def train(self, sess, start, stop):
@@ -51,8 +50,7 @@ class Trained:
 
 
 def assert_same(mine, theirs):
-    for now, then in zip(mine[0], theirs[0]):
-        support.assert_same_tables(now, then)
+    support.assert_same_each(mine[0], theirs[0])
     for now, then in zip(mine[1], theirs[1]):
         assert now.tobytes() == then.tobytes()
 
@@ -70,8 +68,7 @@ def test_each_optimizer_resumes_in_a_new_graph(mx, graph, session, place, case):
     terminate_config_initializer()
     init(if_load=True)
     again = Trained(case)
-    with support.new_session() as sess:
-        again.saver.restore(sess, path)
+    with support.restored(support.new_session(), again.saver, path) as sess:
         again.train(sess, 7, 14)
         assert_same(again.everything(sess), expected)
 
@@ -79,8 +76,7 @@ def test_each_optimizer_resumes_in_a_new_graph(mx, graph, session, place, case):
 def test_a_row_in_a_checkpoint_is_of_one_step_while_another_thread_trains(graph, session, dynamic, place):
     """A slot of plain sums tells how often a row was updated, and the row has to agree."""
     case = [one for one in CASES if one.name == "adagrad_from_0.1"][0]
-    table = create_table(key_dtype=tf.int64, dim=2, name="table", device_vocabulary_size=5000,
-                         emb_initializer=tf.compat.v1.zeros_initializer())
+    table = support.make_table("table", 2, 5000)
     ids = tf.constant(np.arange(5000))
     raw = support.Raw.of(table)
     # The gradient is 1 for every row: after n updates the accumulator is 0.1 + n, and the row a function of n.

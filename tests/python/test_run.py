@@ -47,8 +47,7 @@ TRAINS = """
 def write(directory, name, text):
     path = os.path.join(str(directory), name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w") as file:
-        file.write(textwrap.dedent(text))
+    support.write(path, textwrap.dedent(text))
     return path
 
 
@@ -153,8 +152,7 @@ def test_a_report_is_a_file_and_comes_after_an_error_as_well(tmp_path):
     script = write(tmp_path, "program.py", TRAINS + "    raise KeyError('at the end')\n")
     done = in_environment(script, report=report)
     assert done.returncode == 1 and done.stderr.rstrip().endswith("KeyError: 'at the end'")
-    with open(report) as file:
-        said = json.load(file)
+    said = support.json_of(report)
     assert [(one["name"], one["table"] != "") for one in said["variables"]] == [("items", False), ("users", True)]
     users = said["variables"][1]
     assert users["optimizer"] == "adagrad" and users["rows"] == 3 and users["bytes"] > 0 and users["shape"] == [20000, 4]
@@ -342,8 +340,7 @@ def test_a_wrong_option_is_an_error_that_names_it(refused, arguments, said):
 ])
 def test_a_wrong_file_is_an_error_that_names_it(refused, tmp_path, text, said):
     config = os.path.join(str(tmp_path), "run.toml")
-    with open(config, "wb") as file:
-        file.write(text.encode("latin-1"))
+    support.write(config, text.encode("latin-1"))
     assert said in refused("--config", config, "a.py")
 
 

@@ -3,38 +3,19 @@
 import glob
 import os
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 import support
+from saver_cases import Model
 from mx_rec.checkpoint.__main__ import main
-from mx_rec.core.embedding import create_table
 from mx_rec.saver.saver import Saver
-
-
-class Model:
-    """A table beside a variable."""
-
-    def __init__(self, name="table"):
-        self.raw = support.Raw.of(create_table(
-            key_dtype=tf.int64, dim=3, name=name, device_vocabulary_size=100,
-            emb_initializer=tf.compat.v1.zeros_initializer()))
-        self.dense = tf.compat.v1.get_variable("dense", initializer=np.float32([1.0, 2.0]))
-        self.saver = tf.compat.v1.train.Saver(max_to_keep=2)
-
-    def fill(self, sess, value):
-        self.raw.assign(sess, np.arange(5), np.full([5, 3], value))
-        sess.run(self.dense.assign([value, value]))
-
-    def assert_filled(self, sess, value):
-        support.assert_same_tables(self.raw.rows(sess), {key: np.full(3, value, np.float32) for key in range(5)})
-        assert sess.run(self.dense).tolist() == [value, value]
 
 
 @pytest.fixture
 def model(graph, dynamic):
-    return Model()
+    """A table beside a variable."""
+    return Model(["table"], max_to_keep=2)
 
 
 @pytest.fixture
@@ -56,19 +37,16 @@ def test_a_checkpoint_goes_there_and_comes_back(model, session, place, path):
         os.symlink(target, os.path.join(place, link))
     os.mkdir(place + "/real")
     prefix = path.format(place)
-    first = session()
-    model.fill(first, 3.0)
+    first = model.fill(session(), 3.0)
     saved = model.saver.save(first, prefix, global_step=4)
     assert saved == prefix.replace("//", "/") + "-4"
     directory, base = os.path.split(os.path.join(place, saved))
     assert os.path.isfile("{}/{}.index".format(directory, base))
     assert os.path.isfile("{}/sparse-{}/table/key/slice.data".format(directory, base))
     assert not [name for name in os.listdir(directory) if name.startswith(".sparse")]
-    second = session()
-    model.saver.restore(second, tf.train.latest_checkpoint(os.path.dirname(saved)))
+    second = support.restored(session(), model.saver, tf.train.latest_checkpoint(os.path.dirname(saved)))
     model.assert_filled(second, 3.0)
-    third = session()
-    model.saver.restore(third, prefix + "-4")
+    third = support.restored(session(), model.saver, prefix + "-4")
     model.assert_filled(third, 3.0)
     assert main([prefix + "-4", "--verify"]) == 0 and main([saved, "--verify"]) == 0 and main([os.path.dirname(saved), "--verify"]) == 0
     # A save over it, and one beside it, leave nothing behind.
@@ -86,15 +64,13 @@ def test_a_checkpoint_goes_there_and_comes_back(model, session, place, path):
 
 def test_a_bare_name_is_as_in_tensorflow(model, session, place):
     """TensorFlow either saves into the working directory or refuses; the tables do the same."""
-    sess = session()
-    model.fill(sess, 3.0)
+    sess = model.fill(session(), 3.0)
     try:
         saved = model.saver.save(sess, "bare")
     except ValueError as error:
         assert "bare" in str(error) and not glob.glob(place + "/*sparse*") and not glob.glob(place + "/.sparse*")
         return
-    second = session()
-    model.saver.restore(second, saved)
+    second = support.restored(session(), model.saver, saved)
     model.assert_filled(second, 3.0)
 
 
@@ -112,8 +88,7 @@ def bad_paths():
 
 @pytest.mark.parametrize("what, path, kind", bad_paths())
 def test_a_path_that_cannot_be_is_named_and_nothing_is_left(model, session, place, what, path, kind):
-    sess = session()
-    model.fill(sess, 3.0)
+    sess = model.fill(session(), 3.0)
     open(place + "/file", "w").close()
     open(place + "/sparse-taken-1", "w").close()
     open(place + "/delta-sparse-whole-1", "w").close()
@@ -138,9 +113,8 @@ def test_a_path_that_cannot_be_is_named_and_nothing_is_left(model, session, plac
 def test_what_stands_in_the_way_of_the_last_file_is_refused_before_the_first(mx, session, place, in_the_way, arguments):
     """The tables and variables were in place before the state file could not be written."""
     mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
-    model = Model()
-    sess = session()
-    model.fill(sess, 3.0)
+    model = Model(["table"], max_to_keep=2)
+    sess = model.fill(session(), 3.0)
     if in_the_way == "file":
         open(place + "/file", "w").close()
     else:
@@ -152,9 +126,7 @@ def test_what_stands_in_the_way_of_the_last_file_is_refused_before_the_first(mx,
 
 
 def test_a_link_in_the_place_of_the_tables_is_replaced_and_what_it_leads_to_stays(model, session, place):
-    sess = session()
-    model.fill(sess, 3.0)
-    path = model.saver.save(sess, place + "/m", global_step=1)
+    sess, path = model.saved(session(), 3.0, prefix=place + "/m")
     os.rename(place + "/sparse-m-1", place + "/elsewhere")
     os.symlink(place + "/elsewhere", place + "/sparse-m-1")
     model.fill(sess, 4.0)
@@ -170,17 +142,15 @@ def test_a_link_in_the_place_of_the_tables_is_replaced_and_what_it_leads_to_stay
 
 def test_a_delta_follows_a_save_through_a_link(mx, session, place):
     mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
-    model = Model()
+    model = Model(["table"], max_to_keep=2)
     os.mkdir(place + "/real")
     os.symlink(place + "/real", place + "/link")
-    sess = session()
-    model.fill(sess, 1.0)
+    sess = model.fill(session(), 1.0)
     model.saver.save(sess, place + "/link/m", global_step=1)
     model.fill(sess, 2.0)
     path = model.saver.save(sess, place + "/real//m", global_step=2, save_delta=True)
     assert os.path.isdir(place + "/real/delta-sparse-m-2")
-    fresh = session()
-    model.saver.restore(fresh, path)
+    fresh = support.restored(session(), model.saver, path)
     model.assert_filled(fresh, 2.0)
 
 
@@ -188,8 +158,7 @@ def test_a_delta_follows_a_save_through_a_link(mx, session, place):
 def test_a_file_system_that_is_read_only_is_named(model, session, place):
     import subprocess
 
-    sess = session()
-    model.fill(sess, 3.0)
+    sess = model.fill(session(), 3.0)
     os.mkdir(place + "/mount")
     if subprocess.call(["mount", "-t", "tmpfs", "-o", "ro,size=1m", "none", place + "/mount"]):
         pytest.skip("no mounts here")
@@ -203,8 +172,7 @@ def test_a_file_system_that_is_read_only_is_named(model, session, place):
 
 @pytest.mark.parametrize("path", ["{}/nothing-1", "{}/nowhere/model-1", "{}/file/model-1"])
 def test_restoring_what_is_not_there_is_a_value_error_that_names_it(model, session, place, path):
-    sess = session()
-    model.fill(sess, 3.0)
+    sess = model.fill(session(), 3.0)
     open(place + "/file", "w").close()
     with pytest.raises(ValueError) as refused:
         model.saver.restore(sess, path.format(place))
@@ -251,15 +219,13 @@ def test_a_remote_save_over_the_same_step_replaces_it_and_leftovers_go(model, se
         os.makedirs("%s/%s/table" % (place, leftover))
     model.saver.save(sess, url + "/m", global_step=3)
     assert names(place) == sorted(whole(1, 3) + [".sparse-other-1.saving-" + "0" * 32, "sparse-m-2"])
-    fresh = session()
-    model.saver.restore(fresh, url + "/m-1")
+    fresh = support.restored(session(), model.saver, url + "/m-1")
     model.assert_filled(fresh, 2.0)
 
 
 def test_a_remote_save_that_fails_leaves_what_was_there(model, session, place, monkeypatch):
     url = "file://" + place
-    sess = session()
-    model.fill(sess, 1.0)
+    sess = model.fill(session(), 1.0)
     model.saver.save(sess, url + "/m", global_step=1)
     before = names(place)
     model.fill(sess, 2.0)
@@ -279,16 +245,13 @@ def test_a_remote_save_that_fails_leaves_what_was_there(model, session, place, m
                 model.saver.save(sess, url + "/m", global_step=1)
         assert "network is down" in str(refused.value) and url in str(refused.value) and "'table'" in str(refused.value)
         assert names(place) == before
-    fresh = session()
-    model.saver.restore(fresh, url + "/m-1")
+    fresh = support.restored(session(), model.saver, url + "/m-1")
     model.assert_filled(fresh, 1.0)
 
 
 def test_a_damaged_remote_table_is_named_by_its_remote_path(model, session, place):
     url = "file://" + place
-    sess = session()
-    model.fill(sess, 1.0)
-    path = model.saver.save(sess, url + "/m", global_step=1)
+    sess, path = model.saved(session(), 1.0, prefix=url + "/m")
     with open(place + "/sparse-m-1/table/embedding/slice.data", "r+b") as file:
         file.truncate(8)
     model.fill(sess, 2.0)
@@ -307,9 +270,7 @@ def test_nothing_local_is_left_by_remote_saves_and_restores(model, session, plac
 
     os.mkdir(place + "/scratch")
     monkeypatch.setattr(tempfile, "tempdir", place + "/scratch")
-    sess = session()
-    model.fill(sess, 1.0)
-    path = model.saver.save(sess, "file://" + place + "/far/m", global_step=1)
+    sess, path = model.saved(session(), 1.0, prefix="file://" + place + "/far/m")
     model.saver.restore(sess, path)
     with pytest.raises(OSError):
         model.saver.save(sess, "file:///proc/m", global_step=1)
@@ -318,8 +279,7 @@ def test_nothing_local_is_left_by_remote_saves_and_restores(model, session, plac
 
 @pytest.mark.parametrize("url", ["nonsense://host/dir/m", "ram://dir/m"])
 def test_a_file_system_that_tensorflow_does_not_know_is_named(model, session, url):
-    sess = session()
-    model.fill(sess, 1.0)
+    sess = model.fill(session(), 1.0)
     with pytest.raises(OSError) as refused:
         model.saver.save(sess, url)
     assert url.rsplit("/", 1)[0] in str(refused.value) and "'table'" in str(refused.value)
@@ -333,6 +293,5 @@ def test_the_savers_of_tables_alone_take_remote_paths(model, session, place):
         model.fill(sess, float(step))
         assert saver.save(sess, url + "/t", global_step=step) == "%s/sparse-t-%d" % (url, step)
     assert names(place) == ["sparse-t-2"]
-    fresh = session()
-    saver.restore(fresh, url + "/t-2")
-    support.assert_same_tables(model.raw.rows(fresh), model.raw.rows(sess))
+    fresh = support.restored(session(), saver, url + "/t-2")
+    support.assert_same_tables(model.raws[0].rows(fresh), model.raws[0].rows(sess))

@@ -11,16 +11,10 @@ import tensorflow as tf
 import preloaded
 import support
 from optimizer_cases import ONE_OF_EACH, ids_of
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.util.variable import get_dense_and_sparse_variable
 
 KEYS = np.array([5, -3, 0, support.INT64_MIN, support.INT64_MAX, 10 ** 12], np.int64)
-
-
-@pytest.fixture
-def directory(tmp_path):
-    """An absolute path without links, as save wants it."""
-    return os.path.realpath(str(tmp_path))
 
 
 class Trained:
@@ -28,9 +22,8 @@ class Trained:
 
     def __init__(self, case, dim=3, name="table", initializer=None, **arguments):
         self.case, self.dim = case, dim
-        self.table = create_table(
-            key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=1000,
-            emb_initializer=initializer or tf.compat.v1.random_normal_initializer(seed=4), **arguments)
+        self.table = support.make_table(name, dim, 1000,
+                                        initializer or tf.compat.v1.random_normal_initializer(seed=4), **arguments)
         self.ids = tf.compat.v1.placeholder(tf.int64, [None])
         self.embedding = sparse_lookup(self.table, self.ids, modify_graph=True)
         self.dense = tf.compat.v1.get_variable(name + "_dense", initializer=np.float32([1.0, 2.0]))
@@ -57,51 +50,39 @@ def adam():
     return [case for case in ONE_OF_EACH if case.op == "lazy_adam"][0]
 
 
-def new_saver(**arguments):
-    return tf.compat.v1.train.Saver(**arguments)
-
-
-def initialized(session):
-    sess = support.started(session())
-    return sess
+def begin(session, steps=3, case=None, **saver):
+    """(a table with Adam or another optimizer, a Saver, a session in which it has been trained for some steps)"""
+    made, saver, sess = Trained(case or adam()), tf.compat.v1.train.Saver(**saver), support.started(session())
+    made.train(sess, steps)
+    return made, saver, sess
 
 
 @pytest.mark.parametrize("case", ONE_OF_EACH, ids=ids_of(ONE_OF_EACH))
-def test_restoring_in_a_new_session_gives_the_rows_and_slots_bit_for_bit(graph, session, dynamic, directory, case):
-    trained = Trained(case)
-    saver = new_saver()
-    first = initialized(session)
-    trained.train(first)
-    path = saver.save(first, directory + "/model.ckpt", global_step=3)
-    assert path == directory + "/model.ckpt-3"
+def test_restoring_in_a_new_session_gives_the_rows_and_slots_bit_for_bit(graph, session, dynamic, place, case):
+    trained, saver, first = begin(session, case=case)
+    path = saver.save(first, place + "/model.ckpt", global_step=3)
+    assert path == place + "/model.ckpt-3"
     before, dense = trained.everything(first), first.run(trained.dense)
-    second = session()
-    saver.restore(second, path)
-    for now, then in zip(trained.everything(second), before):
-        support.assert_same_tables(now, then)
+    second = support.restored(session(), saver, path)
+    support.assert_same_each(trained.everything(second), before)
     support.assert_same_bits(second.run(trained.dense), dense)
     trained.train(first, 4, seed=1)
     trained.train(second, 4, seed=1)
-    for now, then in zip(trained.everything(second), trained.everything(first)):
-        support.assert_same_tables(now, then)
+    support.assert_same_each(trained.everything(second), trained.everything(first))
 
 
-def test_restoring_replaces_what_the_table_held(graph, session, dynamic, directory):
-    trained = Trained(adam())
-    saver = new_saver()
-    sess = initialized(session)
-    trained.train(sess)
-    path = saver.save(sess, directory + "/model.ckpt")
+def test_restoring_replaces_what_the_table_held(graph, session, dynamic, place):
+    trained, saver, sess = begin(session)
+    path = saver.save(sess, place + "/model.ckpt")
     before = trained.everything(sess)
     trained.train(sess, 5, seed=8)
     trained.raw.assign(sess, [777, 778], np.ones([2, 3]))
     saver.restore(sess, path)
-    for now, then in zip(trained.everything(sess), before):
-        support.assert_same_tables(now, then)
+    support.assert_same_each(trained.everything(sess), before)
 
 
 def read_slice(path, dtype, width=None):
-    """One entry of a table's directory, by numpy alone."""
+    """One entry of a table's place, by numpy alone."""
     data = np.fromfile(path + "/slice.data", dtype)
     attribute = np.fromfile(path + "/slice.attribute", "<i8")
     if width is None:
@@ -112,26 +93,26 @@ def read_slice(path, dtype, width=None):
 
 
 @pytest.mark.parametrize("step", [None, 0, 12])
-def test_the_files_on_disk_have_the_documented_layout(graph, session, dynamic, directory, step):
+def test_the_files_on_disk_have_the_documented_layout(graph, session, dynamic, place, step):
     trained = Trained(adam())
-    sess = initialized(session)
+    sess = support.started(session())
     trained.train(sess)
-    new_saver().save(sess, directory + "/model.ckpt", global_step=step)
+    tf.compat.v1.train.Saver().save(sess, place + "/model.ckpt", global_step=step)
     base = "model.ckpt" if step is None else "model.ckpt-%d" % step
     for suffix in (".index", ".meta", ".data-00000-of-00001"):
-        assert os.path.isfile("%s/%s%s" % (directory, base, suffix))
-    root = "%s/sparse-%s/table" % (directory, base)
+        assert os.path.isfile("%s/%s%s" % (place, base, suffix))
+    root = "%s/sparse-%s/table" % (place, base)
     keys = read_slice(root + "/key", "<i8")
     assert sorted(keys.tolist()) == sorted(trained.raw.rows(sess))
     for entry, values in zip(["embedding", "LazyAdam_momentum", "LazyAdam_velocity"], trained.everything(sess)):
         support.assert_same_bits(read_slice("%s/%s" % (root, entry), "<f4", 3), support.as_array(values, keys), entry)
 
 
-def test_the_dense_checkpoint_holds_no_table(graph, session, dynamic, directory):
+def test_the_dense_checkpoint_holds_no_table(graph, session, dynamic, place):
     trained = Trained(adam())
-    sess = initialized(session)
+    sess = support.started(session())
     trained.train(sess)
-    path = new_saver().save(sess, directory + "/model.ckpt")
+    path = tf.compat.v1.train.Saver().save(sess, place + "/model.ckpt")
     names = [name for name, _ in tf.compat.v1.train.list_variables(path)]
     assert "table_dense" in names
     assert not [name for name in names if name == "table" or name.startswith("table/") or "embedding" in name]
@@ -146,13 +127,11 @@ def write_slice(path, array, width=None):
 
 
 @pytest.mark.parametrize("with_slots", [True, False])
-def test_a_checkpoint_written_by_hand_in_the_layout_of_the_original_loads(graph, session, dynamic, directory,
+def test_a_checkpoint_written_by_hand_in_the_layout_of_the_original_loads(graph, session, dynamic, place,
                                                                            with_slots):
-    trained = Trained(adam())
-    saver = new_saver()
-    sess = initialized(session)
-    path = saver.save(sess, directory + "/model.ckpt", global_step=7)
-    root = directory + "/sparse-model.ckpt-7"
+    trained, saver, sess = begin(session, 0)
+    path = saver.save(sess, place + "/model.ckpt", global_step=7)
+    root = place + "/sparse-model.ckpt-7"
     shutil.rmtree(root)
     random = np.random.RandomState(0)
     values = [random.randn(len(KEYS), 3).astype("<f4") for _ in range(3)]
@@ -164,8 +143,7 @@ def test_a_checkpoint_written_by_hand_in_the_layout_of_the_original_loads(graph,
         os.chmod(parent, 0o750)
         for name in files:
             os.chmod(os.path.join(parent, name), 0o640)
-    fresh = session()
-    saver.restore(fresh, path)
+    fresh = support.restored(session(), saver, path)
     assert trained.raw.export(fresh)[0].tolist() == KEYS.tolist()
     support.assert_same_bits(trained.raw.export(fresh)[1], values[0])
     # A step with the gradient zero tells what the slots hold.
@@ -178,56 +156,46 @@ def test_a_checkpoint_written_by_hand_in_the_layout_of_the_original_loads(graph,
                 support.assert_same_bits(rows[key], momentum)
 
 
-def test_negative_and_extreme_keys_survive(graph, session, dynamic, directory):
+def test_negative_and_extreme_keys_survive(graph, session, dynamic, place):
     trained = Trained(ONE_OF_EACH[0])
-    saver = new_saver()
-    sess = initialized(session)
+    saver = tf.compat.v1.train.Saver()
+    sess = support.started(session())
     trained.raw.assign(sess, KEYS, np.arange(18).reshape(6, 3))
-    path = saver.save(sess, directory + "/model.ckpt")
-    fresh = session()
-    saver.restore(fresh, path)
+    path = saver.save(sess, place + "/model.ckpt")
+    fresh = support.restored(session(), saver, path)
     support.assert_same_tables(trained.raw.rows(fresh), trained.raw.rows(sess))
     assert sorted(trained.raw.rows(fresh)) == sorted(KEYS.tolist())
 
 
-def test_an_empty_table_is_saved_and_restored(graph, session, dynamic, directory):
-    trained = Trained(adam())
-    saver = new_saver()
-    sess = initialized(session)
-    path = saver.save(sess, directory + "/model.ckpt")
+def test_an_empty_table_is_saved_and_restored(graph, session, dynamic, place):
+    trained, saver, sess = begin(session, 0)
+    path = saver.save(sess, place + "/model.ckpt")
     fresh = session()
     trained.raw.assign(fresh, [1], [[1, 2, 3]])
     saver.restore(fresh, path)
     assert trained.raw.size(fresh) == 0
 
 
-def test_a_missing_sparse_directory_is_a_file_exists_error_that_names_it(graph, session, dynamic, directory):
-    trained = Trained(adam())
-    saver = new_saver()
-    sess = initialized(session)
-    trained.train(sess)
-    path = saver.save(sess, directory + "/model.ckpt", global_step=1)
-    shutil.rmtree(directory + "/sparse-model.ckpt-1")
+def test_a_missing_sparse_directory_is_a_file_exists_error_that_names_it(graph, session, dynamic, place):
+    trained, saver, sess = begin(session)
+    path = saver.save(sess, place + "/model.ckpt", global_step=1)
+    shutil.rmtree(place + "/sparse-model.ckpt-1")
     trained.train(sess)
     before, dense = trained.everything(sess), sess.run(tf.compat.v1.global_variables())
     with pytest.raises(FileExistsError) as error:
         saver.restore(sess, path)
-    assert directory + "/sparse-model.ckpt-1" in str(error.value)
+    assert place + "/sparse-model.ckpt-1" in str(error.value)
     for now, then in zip(sess.run(tf.compat.v1.global_variables()), dense):
         assert np.array_equal(now, then), "the variables are restored only with the tables"
-    for now, then in zip(trained.everything(sess), before):
-        support.assert_same_tables(now, then)
+    support.assert_same_each(trained.everything(sess), before)
 
 
 @pytest.mark.parametrize("damage", ["short data", "no embedding", "wrong attribute", "flipped attribute", "no key"])
-def test_a_damaged_table_is_an_error_that_names_the_file_and_leaves_the_table(graph, session, dynamic, directory,
+def test_a_damaged_table_is_an_error_that_names_the_file_and_leaves_the_table(graph, session, dynamic, place,
                                                                              damage):
-    trained = Trained(adam())
-    saver = new_saver()
-    sess = initialized(session)
-    trained.train(sess)
-    path = saver.save(sess, directory + "/model.ckpt", global_step=1)
-    root = directory + "/sparse-model.ckpt-1/table/"
+    trained, saver, sess = begin(session)
+    path = saver.save(sess, place + "/model.ckpt", global_step=1)
+    root = place + "/sparse-model.ckpt-1/table/"
     victim = root + ("key" if damage == "no key" else "embedding")
     if damage in ("no embedding", "no key"):
         shutil.rmtree(victim)
@@ -242,46 +210,39 @@ def test_a_damaged_table_is_an_error_that_names_the_file_and_leaves_the_table(gr
     with pytest.raises((tf.errors.OpError, OSError, ValueError)) as error:
         saver.restore(sess, path)
     assert ("key" if damage == "no key" else "embedding") in str(error.value)
-    for now, then in zip(trained.everything(sess), before):
-        support.assert_same_tables(now, then)
+    support.assert_same_each(trained.everything(sess), before)
 
 
-def test_max_to_keep_prunes_both_parts(graph, session, dynamic, directory):
-    trained = Trained(adam())
-    saver = new_saver(max_to_keep=2)
-    sess = initialized(session)
+def test_max_to_keep_prunes_both_parts(graph, session, dynamic, place):
+    trained, saver, sess = begin(session, 0, max_to_keep=2)
     for step in range(1, 6):
         trained.train(sess, 1, seed=step)
-        saver.save(sess, directory + "/model.ckpt", global_step=step)
-    names = os.listdir(directory)
+        saver.save(sess, place + "/model.ckpt", global_step=step)
+    names = os.listdir(place)
     assert sorted(name for name in names if name.startswith("sparse-")) == ["sparse-model.ckpt-4", "sparse-model.ckpt-5"]
     assert sorted(name for name in names if name.endswith(".index")) == ["model.ckpt-4.index", "model.ckpt-5.index"]
-    fresh = session()
-    saver.restore(fresh, directory + "/model.ckpt-4")
+    fresh = support.restored(session(), saver, place + "/model.ckpt-4")
     assert trained.raw.size(fresh) > 0
 
 
-def test_saving_the_same_step_again_replaces_it(graph, session, dynamic, directory):
-    trained = Trained(adam())
-    saver = new_saver()
-    sess = initialized(session)
+def test_saving_the_same_step_again_replaces_it(graph, session, dynamic, place):
+    trained, saver, sess = begin(session, 0)
     for seed in (1, 2):
         trained.train(sess, 2, seed=seed)
-        path = saver.save(sess, directory + "/model.ckpt", global_step=9)
-    fresh = session()
-    saver.restore(fresh, path)
+        path = saver.save(sess, place + "/model.ckpt", global_step=9)
+    fresh = support.restored(session(), saver, path)
     support.assert_same_tables(trained.raw.rows(fresh), trained.raw.rows(sess))
 
 
-def test_a_saver_with_a_var_list_restores_those_variables_and_the_tables(graph, session, dynamic, directory):
+def test_a_saver_with_a_var_list_restores_those_variables_and_the_tables(graph, session, dynamic, place):
     trained = Trained(adam())
     other = tf.compat.v1.get_variable("other", initializer=np.float32(1.0))
-    saver = new_saver(var_list=[trained.dense])
-    sess = initialized(session)
+    saver = tf.compat.v1.train.Saver(var_list=[trained.dense])
+    sess = support.started(session())
     trained.train(sess)
-    path = saver.save(sess, directory + "/model.ckpt")
+    path = saver.save(sess, place + "/model.ckpt")
     assert [name for name, _ in tf.compat.v1.train.list_variables(path)] == ["table_dense"]
-    fresh = initialized(session)
+    fresh = support.started(session())
     fresh.run(other.assign(5.0))
     saver.restore(fresh, path)
     assert fresh.run(other) == 5.0
@@ -289,61 +250,55 @@ def test_a_saver_with_a_var_list_restores_those_variables_and_the_tables(graph, 
     support.assert_same_tables(trained.raw.rows(fresh), trained.raw.rows(sess))
 
 
-def test_a_var_list_may_name_tables(graph, session, dynamic, directory):
+def test_a_var_list_may_name_tables(graph, session, dynamic, place):
     trained = Trained(adam())
     dense, sparse = get_dense_and_sparse_variable()
-    saver = new_saver(var_list=list(dense) + list(sparse))
-    sess = initialized(session)
+    saver = tf.compat.v1.train.Saver(var_list=list(dense) + list(sparse))
+    sess = support.started(session())
     trained.train(sess)
-    path = saver.save(sess, directory + "/model.ckpt")
-    fresh = session()
-    saver.restore(fresh, path)
+    path = saver.save(sess, place + "/model.ckpt")
+    fresh = support.restored(session(), saver, path)
     support.assert_same_tables(trained.raw.rows(fresh), trained.raw.rows(sess))
 
 
-def test_a_table_with_is_save_false_stays_out_of_checkpoints(graph, session, dynamic, directory):
+def test_a_table_with_is_save_false_stays_out_of_checkpoints(graph, session, dynamic, place):
     kept, left = Trained(adam(), name="kept"), Trained(adam(), name="left", is_save=False)
-    saver = new_saver()
-    sess = initialized(session)
+    saver = tf.compat.v1.train.Saver()
+    sess = support.started(session())
     kept.train(sess)
     left.train(sess)
-    path = saver.save(sess, directory + "/model.ckpt")
-    assert "left" not in os.listdir(directory + "/sparse-model.ckpt")
-    fresh = session()
-    saver.restore(fresh, path)
+    path = saver.save(sess, place + "/model.ckpt")
+    assert "left" not in os.listdir(place + "/sparse-model.ckpt")
+    fresh = support.restored(session(), saver, path)
     assert kept.raw.size(fresh) > 0 and left.raw.size(fresh) == 0
 
 
-def test_a_checkpoint_moves_with_its_directory(graph, session, dynamic, directory):
-    trained = Trained(adam())
-    saver = new_saver()
-    sess = initialized(session)
-    trained.train(sess)
-    os.makedirs(directory + "/here")
-    saver.save(sess, directory + "/here/model.ckpt")
-    shutil.move(directory + "/here", directory + "/there")
-    fresh = session()
-    saver.restore(fresh, directory + "/there/model.ckpt")
+def test_a_checkpoint_moves_with_its_directory(graph, session, dynamic, place):
+    trained, saver, sess = begin(session)
+    os.makedirs(place + "/here")
+    saver.save(sess, place + "/here/model.ckpt")
+    shutil.move(place + "/here", place + "/there")
+    fresh = support.restored(session(), saver, place + "/there/model.ckpt")
     support.assert_same_tables(trained.raw.rows(fresh), trained.raw.rows(sess))
 
 
-def test_latest_checkpoint_names_what_was_saved_last(graph, session, dynamic, directory):
+def test_latest_checkpoint_names_what_was_saved_last(graph, session, dynamic, place):
     Trained(adam())
-    saver = new_saver()
-    sess = initialized(session)
+    saver = tf.compat.v1.train.Saver()
+    sess = support.started(session())
     for step in (1, 2):
-        saver.save(sess, directory + "/model.ckpt", global_step=step)
-    assert tf.train.latest_checkpoint(directory) == directory + "/model.ckpt-2"
+        saver.save(sess, place + "/model.ckpt", global_step=step)
+    assert tf.train.latest_checkpoint(place) == place + "/model.ckpt-2"
 
 
-def test_a_graph_without_tables_is_saved_as_by_stock_tensorflow(graph, session, dynamic, directory):
+def test_a_graph_without_tables_is_saved_as_by_stock_tensorflow(graph, session, dynamic, place):
     tf.compat.v1.get_variable("plain", initializer=np.float32([1.0, 2.0]))
-    saver = new_saver()
-    sess = initialized(session)
-    assert saver.save(sess, directory + "/model.ckpt", global_step=1) == directory + "/model.ckpt-1"
-    assert sorted(os.listdir(directory)) == ["checkpoint", "model.ckpt-1.data-00000-of-00001", "model.ckpt-1.index",
+    saver = tf.compat.v1.train.Saver()
+    sess = support.started(session())
+    assert saver.save(sess, place + "/model.ckpt", global_step=1) == place + "/model.ckpt-1"
+    assert sorted(os.listdir(place)) == ["checkpoint", "model.ckpt-1.data-00000-of-00001", "model.ckpt-1.index",
                                              "model.ckpt-1.meta"]
-    saver.restore(session(), directory + "/model.ckpt-1")
+    saver.restore(session(), place + "/model.ckpt-1")
 
 
 RESUME = """
@@ -402,13 +357,13 @@ with tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(intra_op_parallelism_t
 """
 
 
-def test_train_save_and_resume_in_a_new_process_is_training_without_a_stop(directory):
+def test_train_save_and_resume_in_a_new_process_is_training_without_a_stop(place):
     """Tables, slots, Adam powers and dense variables of all five optimizers, bit for bit."""
     def run(*arguments):
         return json.loads(preloaded.run_python(RESUME, *arguments).strip().splitlines()[-1])
 
     whole = run(0, 20, "", "")
-    run(0, 10, "", directory + "/model.ckpt")
-    resumed = run(10, 20, directory + "/model.ckpt-10", "")
+    run(0, 10, "", place + "/model.ckpt")
+    resumed = run(10, 20, place + "/model.ckpt-10", "")
     assert whole[0] == 20 and min(whole[1]) > 100
     assert resumed == whole

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import support
 from optimizer_cases import CASES
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.util.initialize import init, terminate_config_initializer
 
 
@@ -19,17 +19,16 @@ class Model:
 
     def __init__(self, optimizer="lazy_adam_0.9_0.999_1e-08", capacity=100, **arguments):
         self.case = [case for case in CASES if case.name == optimizer][0]
-        self.first, self.second = [create_table(
-            key_dtype=tf.int64, dim=3, name=name, device_vocabulary_size=capacity,
-            emb_initializer=tf.compat.v1.random_normal_initializer(seed=2), **arguments) for name in ("first", "second")]
+        self.first, self.second = [support.make_table(name, 3, capacity,
+                                                      tf.compat.v1.random_normal_initializer(seed=2),
+                                                      **arguments) for name in ("first", "second")]
         self.a = tf.compat.v1.get_variable("a", initializer=np.float32([1.0, 2.0]))
         self.b = tf.compat.v1.get_variable("b", initializer=np.float32(5.0))
         self.ids = tf.compat.v1.placeholder(tf.int64, [None])
         loss = tf.reduce_sum(tf.square(sparse_lookup(self.first, self.ids, modify_graph=True) - 1.0))
         self.update = self.case.ours(self.case.lr).minimize(loss, var_list=[self.first.variable])
         self.raws = [support.Raw.of(table) for table in (self.first, self.second)]
-        for slot, _ in self.case.slots:
-            self.raws[0].slot(slot)
+        self.raws[0].make_slots(self.case)
 
     def fill(self, sess, value):
         sess.run(tf.compat.v1.global_variables_initializer())
@@ -61,8 +60,7 @@ def on_disk(place):
 def assert_restores(model, session, saver, path, expected):
     fresh = support.started(session())
     saver.restore(fresh, path)
-    for now, then in zip(model.tables(fresh), expected):
-        support.assert_same_tables(now, then)
+    support.assert_same_each(model.tables(fresh), expected)
     return fresh
 
 
@@ -193,8 +191,7 @@ def test_a_saver_from_a_meta_graph_restores_and_saves_the_tables(model, session,
             again.restore(other, path)
             again.save(other, place + "/n", global_step=2)
     assert on_disk(place) == (["m-1", "n-2"], ["m-1", "n-2"])
-    fresh = session()
-    saver.restore(fresh, place + "/n-2")
+    fresh = support.restored(session(), saver, place + "/n-2")
     support.assert_same_tables(model.raws[0].rows(fresh), expected)
 
 
@@ -218,8 +215,7 @@ def test_without_is_save_no_table_is_in_either_part(graph, dynamic, session, pla
     model.fill(sess, 1)
     path = saver.save(sess, place + "/m", global_step=1)
     assert on_disk(place) == (["m-1"], [])
-    fresh = session()
-    saver.restore(fresh, path)
+    fresh = support.restored(session(), saver, path)
     assert fresh.run(model.b) == 1.0 and model.raws[0].size(fresh) == 0
 
 
@@ -236,8 +232,7 @@ def test_another_optimizer_and_budget_start_missing_slots_and_leave_others(model
     saver = saver_of(var_list=[changed.a, changed.first.variable, changed.second.variable])
     with support.new_session() as fresh, caplog.at_level(logging.INFO):
         saver.restore(fresh, path)
-        for now, then in zip([raw.rows(fresh) for raw in changed.raws], rows):
-            support.assert_same_tables(now, then)
+        support.assert_same_each([raw.rows(fresh) for raw in changed.raws], rows)
         fresh.run(tf.compat.v1.global_variables_initializer())
         fresh.run(changed.update, {changed.ids: [0]})
         accumulator = changed.raws[0].slot_rows(fresh, "Adagrad_accumulator")

@@ -16,14 +16,14 @@ import support
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """(directory of a SavedModel, what it predicts for keys 0..19)."""
-    from mx_rec.core.embedding import create_table, sparse_lookup
+    from mx_rec.core.embedding import sparse_lookup
     from mx_rec.util.initialize import init, terminate_config_initializer
 
     init()
     directory = os.path.realpath(str(tmp_path_factory.mktemp("serving"))) + "/with space"
     with tf.Graph().as_default(), support.new_session() as sess:
-        tables = [create_table(key_dtype=tf.int64, dim=3, name=name, device_vocabulary_size=100, is_save=name != "scratch",
-                               emb_initializer=tf.compat.v1.random_normal_initializer(seed=5))
+        tables = [support.make_table(name, 3, 100, tf.compat.v1.random_normal_initializer(seed=5),
+                                     is_save=name != "scratch")
                   for name in ("user_table", "item_table", "scratch")]
         keys = tf.compat.v1.placeholder(tf.int64, [None], name="keys")
         made = [sparse_lookup(table, keys, is_train=True, modify_graph=True) for table in tables]

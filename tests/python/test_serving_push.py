@@ -11,7 +11,7 @@ import plain_cases as cases
 import serving_cases as serving
 import support
 from mx_rec import serving as package
-from mx_rec.core.embedding import create_table, embedding_lookup_sparse, sparse_lookup, sparse_lookup_many
+from mx_rec.core.embedding import embedding_lookup_sparse, sparse_lookup, sparse_lookup_many
 from mx_rec.export.plain_rows import Limits
 from mx_rec.export.plain_storage import STORAGES
 from mx_rec.optimizers.lazy_adam import create_hash_optimizer
@@ -20,7 +20,7 @@ from mx_rec.saver import export_plain
 
 @pytest.fixture
 def start(mx, session, place):
-    """Begins a training with incremental checkpoints, and loads its exports."""
+    """A function that gives a training with incremental checkpoints, and what loads its exports."""
     opened = []
 
     def begin(**arguments):
@@ -28,13 +28,13 @@ def start(mx, session, place):
         training = serving.Training(place, session(), **arguments)
         training.write(np.arange(100))
         training.write(np.arange(0, 1000, 10), table=1)
-        return training
+        return training, load
 
     def load(directory):
         opened.append(serving.Served(directory))
         return opened[-1]
 
-    yield begin, load
+    yield begin
     for served in opened:
         served.close()
 
@@ -56,8 +56,7 @@ def stored(training, rows_as, keys=ALL):
 @pytest.mark.parametrize("rows_as", ["float32", "float16", "int8"])
 @pytest.mark.parametrize("chunk_bytes", [1 << 30, 400])
 def test_a_served_model_shows_what_the_training_saved(start, rows_as, chunk_bytes):
-    begin, load = start
-    training = begin()
+    training, load = start()
     served = load(training.export(limits=Limits(chunk_bytes, 160, 7), rows_as=rows_as, spare_rows=900))
     assert served.version().name == "" and served.version().rows == {"items": 100, "users": 100}
     serving.assert_same(served.look(ALL), stored(training, rows_as))
@@ -82,8 +81,7 @@ def test_a_served_model_shows_what_the_training_saved(start, rows_as, chunk_byte
 @pytest.mark.long
 def test_a_model_catches_up_over_several_deltas_in_one_push(start):
     """A key that is removed, comes back and goes again in other deltas has the last state."""
-    begin, load = start
-    training = begin()
+    training, load = start()
     served = load(training.export(spare_rows=50))
     assert served.push(training.save()).error is None
     for value, written, removed in ((1, [1, 2, 200], [3]), (2, [3, 4], [1, 200]), (3, [1, 201], [2])):
@@ -98,8 +96,7 @@ def test_a_model_catches_up_over_several_deltas_in_one_push(start):
 @pytest.mark.long
 @pytest.mark.parametrize("row_dtype", ["bfloat16", "float16"])
 def test_deltas_of_rows_of_two_bytes_a_value_are_read(start, row_dtype):
-    begin, load = start
-    training = begin(row_dtype=row_dtype)
+    training, load = start(row_dtype=row_dtype)
     served = load(training.export(spare_rows=50))
     kinds = []
     for turn in range(3):
@@ -114,8 +111,7 @@ def test_deltas_of_rows_of_two_bytes_a_value_are_read(start, row_dtype):
 @pytest.mark.long
 def test_a_row_is_no_other_keys_row_after_a_removal(start):
     """The row of a removed key stays its own, and is its own again when it comes back."""
-    begin, load = start
-    training = begin()
+    training, load = start()
     served = load(training.export(spare_rows=10))
     served.push(training.save())
     training.remove([5])
@@ -130,8 +126,7 @@ def test_a_row_is_no_other_keys_row_after_a_removal(start):
 
 @pytest.mark.long
 def test_whole_saves_are_compared_where_the_earlier_one_is_there(start):
-    begin, load = start
-    training = begin()
+    training, load = start()
     served = load(training.export(spare_rows=10))
     served.push(training.save())
     training.write([5, 300], value=7)
@@ -145,8 +140,7 @@ def test_whole_saves_are_compared_where_the_earlier_one_is_there(start):
 
 @pytest.mark.long
 def test_what_is_held_already_is_not_sent_again(start):
-    begin, load = start
-    training = begin()
+    training, load = start()
     served = load(training.export())
     prefix = training.save()
     assert served.push(prefix).changes.kind == "full"
@@ -156,8 +150,7 @@ def test_what_is_held_already_is_not_sent_again(start):
 
 @pytest.mark.long
 def test_a_dry_run_changes_nothing(start):
-    begin, load = start
-    training = begin()
+    training, load = start()
     served = load(training.export())
     before = served.version()
     outcome = served.push(training.save(), dry_run=True)
@@ -168,8 +161,7 @@ def test_a_dry_run_changes_nothing(start):
 @pytest.mark.long
 def test_a_model_that_is_restored_again_in_its_session_begins_anew(start):
     """Keys that pushes brought would stay in the index, and share their rows with later ones."""
-    begin, load = start
-    training = begin()
+    training, load = start()
     directory = training.export(spare_rows=20)
     exported = training.look(ALL)
     served = load(directory)
@@ -192,14 +184,12 @@ def test_a_model_that_is_restored_again_in_its_session_begins_anew(start):
 def test_rows_that_adam_moves_without_a_gradient_are_sent_as_well(start, optimizer, session):
     import importlib
 
-    begin, load = start
-    training = begin()
+    training, load = start()
     rows = sparse_lookup(training.tables[0], training.ids, modify_graph=True)
     made = importlib.import_module("mx_rec.optimizers." + optimizer).create_hash_optimizer(0.1)
     train = made.minimize(tf.reduce_sum(tf.square(rows - 3.0)), var_list=[training.tables[0].variable])
     training.saver = tf.compat.v1.train.Saver(max_to_keep=100)
-    sess = training.sess = session()
-    sess.run(tf.compat.v1.global_variables_initializer())
+    sess = training.sess = support.started(session())
     training.write(np.arange(100))
     served = load(training.export(spare_rows=400))
     kinds = []
@@ -217,8 +207,7 @@ def test_rows_that_adam_moves_without_a_gradient_are_sent_as_well(start, optimiz
 def test_rows_below_the_access_threshold_are_not_served(mx, session, place):
     """A row that training does not show yet comes with the delta in which it is admitted."""
     mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
-    table = create_table(key_dtype=tf.int64, dim=2, name="items", device_vocabulary_size=1000,
-                         emb_initializer=tf.compat.v1.ones_initializer())
+    table = support.make_table("items", 2, 1000, 1.0)
     ids = cases.placeholder([None])
     rows = sparse_lookup(table, ids, modify_graph=True, access_and_evict_config={"access_threshold": 2})
     train = create_hash_optimizer(0.1).minimize(tf.reduce_sum(tf.square(rows)), var_list=[table.variable])
@@ -244,8 +233,7 @@ def test_rows_below_the_access_threshold_are_not_served(mx, session, place):
 
 @pytest.mark.long
 def test_pooled_and_grouped_lookups_see_updates(start):
-    begin, load = start
-    training = begin()
+    training, load = start()
     tables = training.tables
 
     indices = tf.compat.v1.placeholder(tf.int64, [None, 2], "indices")
@@ -404,8 +392,7 @@ def test_a_model_takes_updates_in_tensorflow_2(start, how, tmp_path):
     python = os.environ.get("MX_REC_TF2_PYTHON")
     if not python:
         pytest.skip("NOT TESTED: updates of plain models in TensorFlow 2.x; MX_REC_TF2_PYTHON names no interpreter")
-    begin, load = start
-    training = begin()
+    training, load = start()
     directory = training.export(spare_rows=100)
     served = load(directory)
     recorder = serving.as_server(serving.Recorder(served.server))

@@ -1,7 +1,6 @@
 """What a served model refuses, and that it changes nothing then; two pushers at once, pushes that end half way."""
 
 import os
-import threading
 
 import numpy as np
 import pytest
@@ -224,21 +223,11 @@ def test_a_later_checkpoint_takes_the_place_of_a_push_that_ended_half_way(shared
 
 def test_two_pushers_at_once_corrupt_nothing(shared, served):
     """They cut what they send in other pieces, and push other checkpoints."""
-    errors = []
+    def follow(rows):
+        for prefix in shared.prefixes:
+            served.push(prefix, rows=rows, retries=30)
 
-    def follow(rows, prefixes):
-        try:
-            for prefix in prefixes:
-                served.push(prefix, rows=rows, retries=30)
-        except Exception as error:  # pylint: disable=broad-except
-            errors.append(error)
-
-    threads = [threading.Thread(target=follow, args=(rows, shared.prefixes)) for rows in (3, 7, 7)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    support.in_threads(follow, (3, 7, 7))
     assert served.push(shared.prefixes[2]).error is None
     serving.assert_same(served.look(ALL), shared.shown[2])
     assert served.version().name == "model.ckpt-3"

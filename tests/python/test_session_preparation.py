@@ -1,6 +1,5 @@
 """What has to happen before a session's first step happens once, for all threads, and however the step is run."""
 
-import threading
 
 import numpy as np
 import pytest
@@ -13,27 +12,6 @@ from mx_rec.core.feature_process import EvictHook
 from mx_rec.graph import modify_graph_and_start_emb_cache
 from mx_rec.state.graph_state import graph_state
 from mx_rec.util.initialize import ConfigInitializer, terminate_config_initializer
-
-
-def in_threads(count, work):
-    """Runs `work(number)` in several threads at once; returns the results, or raises the first error."""
-    barrier, results, errors = threading.Barrier(count), [None] * count, []
-
-    def run(number):
-        barrier.wait()
-        try:
-            results[number] = work(number)
-        except Exception as error:  # pylint: disable=broad-except
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    if errors:
-        raise errors[0]
-    return results
 
 
 def modified_numbers(count=48):
@@ -51,7 +29,7 @@ def test_threads_that_come_first_together_start_a_one_shot_pipeline_once(dynamic
     ids, rows = modified_numbers()
     for _ in range(10):
         with support.new_session() as sess:
-            seen = in_threads(8, lambda number: [sess.run([ids, rows])[0][0] for _ in range(6)])
+            seen = support.in_threads(lambda number: [sess.run([ids, rows])[0][0] for _ in range(6)], range(8))
             assert sorted(np.ravel(seen).tolist()) == list(range(48))
 
 
@@ -116,7 +94,7 @@ def test_threads_that_open_sessions_at_once_are_all_known(dynamic):
     for _ in range(20):
         with tf.Graph().as_default() as graph:
             tf.constant(1)
-            sessions = in_threads(8, lambda number: tf.compat.v1.Session(graph=graph))
+            sessions = support.in_threads(lambda number: tf.compat.v1.Session(graph=graph), range(8))
             assert set(graph_state(graph).sessions()) == set(sessions)
             for one in sessions:
                 one.close()
@@ -133,7 +111,7 @@ def test_threads_build_graphs_of_their_own_at_once(dynamic):
                 assert table.size() == 6
             return [batch.tolist() for batch, _ in values], [row for _, row in values]
 
-    results = in_threads(4, work)
+    results = support.in_threads(work, range(4))
     for seen, rows in results:
         assert seen == [[number] for number in range(6)]
         support.assert_same_bits(rows, results[0][1])

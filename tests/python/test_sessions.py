@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import preloaded
 import support
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 
 
 def error_text(error):
@@ -55,11 +55,9 @@ def test_tables_with_equal_configurations_are_not_merged_into_one(graph, session
 
 
 def test_global_variables_initializer_leaves_a_table_alone(graph, session, dynamic):
-    table = create_table(key_dtype=tf.int64, dim=2, name="table", device_vocabulary_size=10,
-                         emb_initializer=tf.compat.v1.ones_initializer())
+    table = support.make_table("table", 2, 10, 1.0)
     embedding = sparse_lookup(table, tf.constant([3], tf.int64), modify_graph=True)
-    raw = support.Raw.of(table)
-    sess = support.started(session())
+    raw, sess = support.opened(table, session, True)
     sess.run(embedding)
     raw.assign(sess, [3], [[4, 5]])
     sess.run(tf.compat.v1.global_variables_initializer())

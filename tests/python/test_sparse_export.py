@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import support
 from mx_rec.checkpoint.__main__ import main
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.export import sparse
 from mx_rec.saver.sparse import export
 
@@ -20,8 +20,7 @@ def saved(graph, session, dynamic, tmp_path):
     v1 = tf.compat.v1
     lookups = []
     for number, name in enumerate(("a", "b"), 1):
-        table = create_table(key_dtype=tf.int64, dim=3, name=name, device_vocabulary_size=100,
-                             emb_initializer=v1.constant_initializer(float(number)))
+        table = support.make_table(name, 3, 100, float(number))
         lookups.append(sparse_lookup(table, tf.constant([4, -10 - number], tf.int64), modify_graph=True))
     v1.get_variable("dense", initializer=1.0)
     sess = support.started(session())

@@ -81,12 +81,9 @@ def test_training_gives_the_bits_of_single_lookups(graph, session, dynamic, conc
         else:
             feed = {one: values % 60 - (values < 0) for one, values in feed.items()}
         results = [sess.run([found, train], feed)[0] for found, train, _ in sides]
-        for ours, theirs in zip(*results):
-            support.assert_same_bits(ours, theirs)
-        for raw, other in zip(sides[0][2], sides[1][2]):
-            support.assert_same_tables(raw.rows(sess), other.rows(sess))
-            support.assert_same_tables(raw.slot_rows(sess, "LazyAdam_velocity"),
-                                       other.slot_rows(sess, "LazyAdam_velocity"))
+        support.assert_same_each(*results)
+        support.assert_same_rows(sess, sides[0][2], sides[1][2])
+        support.assert_same_each(*[[raw.slot_rows(sess, "LazyAdam_velocity") for raw in side[2]] for side in sides])
 
 
 @pytest.mark.parametrize("concat", [False, True])
@@ -113,8 +110,7 @@ def test_changed_gradients_give_what_single_lookups_give(graph, session, dynamic
     for _ in range(3):
         for train, _ in sides:
             sess.run(train)
-        for raw, other in zip(sides[0][1], sides[1][1]):
-            support.assert_same_tables(raw.rows(sess), other.rows(sess))
+        support.assert_same_rows(sess, sides[0][1], sides[1][1])
 
 
 def test_the_gradient_of_a_gradient_goes_through_columns(graph, session, dynamic):
@@ -143,8 +139,7 @@ def test_evaluation_finds_rows_and_makes_none(graph, session, dynamic, concat):
     tables = [make_table("table_%d" % at, 2 + at) for at in range(3)]
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     found = many(tables, [ids] * 3, is_train=False, concat=concat)
-    raws = [support.Raw.of(table) for table in tables]
-    sess = session()
+    raws, sess = support.opened(tables, session)
     filled(sess, raws)
     kinds = needed(*([found] if concat else found))
     assert len(kinds["MxRecFind of many"]) == 1 and "MxRecFind" not in kinds
@@ -154,8 +149,7 @@ def test_evaluation_finds_rows_and_makes_none(graph, session, dynamic, concat):
     if concat:
         support.assert_same_bits(values, np.concatenate(expected, 1))
     else:
-        for one, other in zip(values, expected):
-            support.assert_same_bits(one, other)
+        support.assert_same_each(values, expected)
     assert [raw.size(sess) for raw in raws] == [60] * 3
 
 
@@ -212,8 +206,7 @@ def test_a_failing_table_names_itself_and_no_table_gets_a_row(graph, session, dy
     tables = [make_table("table_%d" % at, 2, capacity=4 if at == 1 else 100) for at in range(3)]
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     found = many(tables, [ids] * 3)
-    raws = [support.Raw.of(table) for table in tables]
-    sess = session()
+    raws, sess = support.opened(tables, session)
     with pytest.raises(tf.errors.ResourceExhaustedError, match="MxRecIdOffset on table 'table_1'"):
         sess.run(found, {ids: np.arange(9)})
     assert [raw.size(sess) for raw in raws] == [0, 0, 0]
@@ -261,8 +254,7 @@ def test_a_copy_whose_ids_are_made_of_the_rows_of_the_first_is_not_joined_with_i
         tensor.name: tensor for table in tables for tensor in table.handle.op.outputs})
     copy, = tf.import_graph_def(definition, given, ["whole:0"], name="copy")
     update = trained(tables, tf.reduce_sum(whole) + tf.reduce_sum(copy)) if train else tf.no_op()
-    raws = [support.Raw.of(table) for table in tables]
-    sess = support.started(session())
+    raws, sess = support.opened(tables, session, True)
     for raw in raws:
         raw.assign(sess, np.arange(10), np.random.RandomState(1).randn(10, 2))
     before = [raw.rows(sess) for raw in raws]
@@ -335,10 +327,8 @@ def test_a_modified_graph_claims_and_reads_all_tables_by_one_op_and_gives_the_sa
     alone = run_model("", True)
     assert "MxRecIdOffset prepared of many" not in alone[2] and len(alone[2]["MxRecIdOffset prepared"]) == 3
     for found in (modified, alone) if grouped == "" else (modified,):
-        for ours, theirs in zip(found[0], expected[0]):
-            support.assert_same_bits(ours, theirs)
-        for ours, theirs in zip(found[1], expected[1]):
-            support.assert_same_tables(ours, theirs)
+        support.assert_same_each(found[0], expected[0])
+        support.assert_same_each(found[1], expected[1])
 
 
 def test_the_command_plans_each_lookup_of_a_group(graph, dynamic, tmp_path, capsys):

@@ -96,8 +96,7 @@ def restored(kind, directory, checkpoint):
         found = sparse_lookup(table, ids, is_train=False, modify_graph=True)
         start_asc_pipeline()
         saver = tf.compat.v1.train.Saver()
-        with support.new_session() as sess:
-            saver.restore(sess, str(checkpoint / "model.ckpt"))
+        with support.restored(support.new_session(), saver, str(checkpoint / "model.ckpt")) as sess:
             return sess.run(found, {ids: np.arange(-3, KEYS + 3) * 7919 - 5}), table_stats(table)
 
 

@@ -101,8 +101,7 @@ def test_deltas_hold_what_changed_on_disk_and_in_memory(mx, tmp_path):
                 states.append(model.content(sess))
         assert (own / "delta-sparse-model-2").is_dir()
         for number, state in enumerate(states):
-            with support.new_session() as sess:
-                model.saver.restore(sess, str(own / "model-{}".format(number)))
+            with support.restored(support.new_session(), model.saver, str(own / "model-{}".format(number))) as sess:
                 assert_same(model.content(sess), state)
         return states
 

@@ -8,10 +8,9 @@ import pytest
 import tensorflow as tf
 
 import support
-from test_threads import run_threads
 from mx_rec.constants.constants import ASCEND_TIMESTAMP
 from mx_rec.core.admission import evict
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.graph import modify_graph_and_start_emb_cache
 from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 from mx_rec.util.initialize import get_initializer
@@ -50,9 +49,8 @@ def add(sums, seed):
 
 
 def make_table(directory):
-    return create_table(key_dtype=tf.int64, dim=DIM, name="table", emb_initializer=tf.compat.v1.zeros_initializer(),
-                        device_vocabulary_size=1, host_vocabulary_size=MEMORY - 1, ssd_vocabulary_size=2 * KEYS,
-                        ssd_data_path=str(directory))
+    return support.make_table("table", DIM, 1, host_vocabulary_size=MEMORY - 1, ssd_vocabulary_size=2 * KEYS,
+                              ssd_data_path=str(directory))
 
 
 def descent(table, looked, grads):
@@ -78,11 +76,12 @@ class Watchers:
 
         def work():
             try:
-                run_threads(train)
+                support.in_threads(lambda work: work(), train)
             finally:
                 self._is_over = True
 
-        run_threads([work] + [lambda one=one: self._until_over(one) for one in (self._look, self._count, self._write)])
+        looks = [lambda one=one: self._until_over(one) for one in (self._look, self._count, self._write)]
+        support.in_threads(lambda run: run(), [work] + looks)
 
     def _until_over(self, look):
         random = np.random.RandomState(5)
@@ -176,8 +175,7 @@ def test_threads_that_train_on_one_modified_pipeline_lose_no_batch(graph, sessio
     asked = tf.compat.v1.placeholder(tf.int64, [None])
     evaluated = sparse_lookup(table, asked, is_train=False, modify_graph=True)
     modify_graph_and_start_emb_cache(dump_graph=False)
-    raw = support.Raw.of(table)
-    sess = support.started(session())
+    raw, sess = support.opened(table, session, True)
     watchers = Watchers(sess, table, raw, (asked, evaluated), tmp_path / "saved")
     sums = {}
 

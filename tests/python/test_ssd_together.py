@@ -81,8 +81,7 @@ def expect_same(tmp_path, memory, dims, feeds, **more):
     (seen, content, _), (other_seen, other_content, disk) = results
     assert all(np.asarray(one).tobytes() == np.asarray(other).tobytes() for one, other in zip(seen, other_seen))
     for one, other in zip(content, other_content):
-        for mine, theirs in zip(one, other):
-            support.assert_same_tables(mine, theirs)
+        support.assert_same_each(one, other)
     return disk
 
 

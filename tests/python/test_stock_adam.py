@@ -292,8 +292,7 @@ def write_steps(tmp_path, optimizer, is_converted, steps, restored=None, are_slo
         if is_converted:
             assert all(plan.converts for plan in convert_graph(graph, True)) == are_slots
         saver = v1.train.Saver()
-        with v1.Session() as sess:
-            sess.run(v1.global_variables_initializer())
+        with support.started(v1.Session()) as sess:
             if restored:
                 saver.restore(sess, restored)
             losses = [sess.run([loss, train], {ids: batch, labels: label})[0]

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import stock_cases as cases
 import support
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.ops import library
 from mx_rec.state.table_variable import table_config_of
 from mx_rec.stock.convert import converted
@@ -115,8 +115,7 @@ def test_a_threshold_that_admits_every_key_gives_the_bits_of_none(mx, optimizer,
     expected, keys = run()
     again(mx, threshold)
     got, there = run()
-    for mine, theirs in zip(got, expected):
-        support.assert_same_bits(mine, theirs, "vectors")
+    support.assert_same_each(got, expected, what="vectors")
     assert there == keys
 
 
@@ -153,8 +152,7 @@ def test_evaluation_and_training_give_a_refused_key_what_a_lookup_of_the_api_giv
     mine = [model.step(ids), model.find([1, 2])]
     with tf.Graph().as_default():
         asked = v1.placeholder(tf.int64, [None, 3])
-        table = create_table(key_dtype=tf.int64, dim=2, name="t", device_vocabulary_size=100,
-                             emb_initializer=v1.constant_initializer(START))
+        table = support.make_table("t", 2, 100, START)
         rows = sparse_lookup(table, asked, is_train=True, modify_graph=True,
                              access_and_evict_config={"access_threshold": 3})
         found = sparse_lookup(table, asked, is_train=False, modify_graph=True)
@@ -238,8 +236,7 @@ def reference(optimizer, clips):
         if clips:
             pairs = [(tf.clip_by_norm(grad, 100.0), variable) for grad, variable in pairs]
         train = made.apply_gradients(pairs)
-        with v1.Session() as sess:
-            sess.run(v1.global_variables_initializer())
+        with support.started(v1.Session()) as sess:
             for _ in range(3):
                 sess.run(train)
             return sess.run(w)[7, 0]
@@ -390,8 +387,7 @@ def test_rows_of_a_variable_of_a_checkpoint_are_admitted(mx, tmp_path, has_train
         v1.get_variable("w", [cases.ROWS, 2], initializer=v1.constant_initializer(0.5))
         v1.get_variable("w/Adagrad", [cases.ROWS, 2], initializer=v1.constant_initializer(0.3))
         saver = v1.train.Saver()
-        with v1.Session() as sess:
-            sess.run(v1.global_variables_initializer())
+        with support.started(v1.Session()) as sess:
             path = saver.save(sess, str(tmp_path / "model"))
     admission(mx, 5)
     model = Model("rows", "adagrad")

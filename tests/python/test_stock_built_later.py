@@ -14,13 +14,6 @@ IDS = np.array([3, 3, 7, 0])
 START = cases.start()
 
 
-@pytest.fixture
-def v1(mx, graph):
-    """tf.compat.v1, with mx_rec."""
-    mx(stock_tables=".*")
-    return tf.compat.v1
-
-
 class Model:
     """A model whose variable becomes a table or stays, and a session in which it has trained.
 

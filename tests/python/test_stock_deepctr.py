@@ -54,19 +54,9 @@ def estimator(models, name, directory, penalty):
 def train(made, steps):
     """Trains; returns the losses."""
     losses = []
-
-    class Hook(tf.estimator.SessionRunHook):
-        def begin(self):
-            self.loss = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.LOSSES)[0]
-
-        def before_run(self, context):
-            return tf.estimator.SessionRunArgs(self.loss)
-
-        def after_run(self, context, values):
-            losses.append(np.sum(values.results))
-
-    made.train(input_fn, steps=steps, hooks=[Hook()])
-    return np.array(losses)
+    hook = support.fetching(lambda: tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.LOSSES)[0], losses.append)
+    made.train(input_fn, steps=steps, hooks=[hook])
+    return np.array([np.sum(loss) for loss in losses])
 
 
 def predicted(made):

@@ -40,8 +40,7 @@ def columns(names, directory):
     """Categorical columns and embeddings of them; combiners take turns."""
     column = tf.feature_column
     path = os.path.join(str(directory), "vocabulary.txt")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("k\nl\nm\nn\n")
+    support.write(path, "k\nl\nm\nn\n")
     identity = column.categorical_column_with_identity("identity", 50)
     made = {
         "hash": column.categorical_column_with_hash_bucket("hash", 1000), "identity": identity,
@@ -82,18 +81,8 @@ def estimator(kind, directory, names=COLUMNS, optimizer=None, parts=None, **conf
 def train(made, steps=STEPS, source=input_fn, hooks=()):
     """Trains; returns the losses."""
     losses = []
-
-    class Hook(tf.estimator.SessionRunHook):
-        def begin(self):
-            self.loss = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.LOSSES)[-1]
-
-        def before_run(self, context):
-            return tf.estimator.SessionRunArgs(self.loss)
-
-        def after_run(self, context, values):
-            losses.append(values.results)
-
-    made.train(source, steps=steps, hooks=[Hook()] + list(hooks))
+    hook = support.fetching(lambda: tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.LOSSES)[-1], losses.append)
+    made.train(source, steps=steps, hooks=[hook] + list(hooks))
     return np.array(losses)
 
 

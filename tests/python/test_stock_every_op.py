@@ -11,12 +11,6 @@ from mx_rec.stock.select import convert_graph
 KINDS = pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 
 
-@pytest.fixture
-def v1(mx, graph):
-    mx(stock_tables=".*")
-    return tf.compat.v1
-
-
 def model(optimizer, use_resource):
     """A builder for stock_cases.run of a model of one variable."""
 

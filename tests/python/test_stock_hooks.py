@@ -64,8 +64,7 @@ def test_a_script_that_sets_nothing_goes_on_in_a_session(mx, tmp_path):
             if is_converted:
                 assert convert_graph(graph, True)[0].converts
             saver = v1.train.Saver()
-            with v1.Session() as sess:
-                sess.run(v1.global_variables_initializer())
+            with support.started(v1.Session()) as sess:
                 if restored:
                     saver.restore(sess, restored)
                 losses = [sess.run([loss, train], {ids: [step % 7, 3, 39]})[0] for step in steps]

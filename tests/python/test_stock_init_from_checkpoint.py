@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import support
-from test_first_run import DIM, ROWS, Model, both, said  # noqa: F401  said is a fixture
+from test_first_run import DIM, ROWS, Model, both
 from mx_rec.stock.select import decisions
 
 v1 = tf.compat.v1
@@ -28,14 +28,13 @@ def source(tmp_path):
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("optimizer", ["adagrad", "momentum", "ftrl"])
 @pytest.mark.parametrize("given", [{"old/users": "users", "old/items": "items"}, {"old/users": "users"}, {"old/items": "users", "old/w": "w"}])
-def test_a_variable_starts_with_that_of_another_model(said, source, tmp_path, resource, optimizer, given):  # noqa: F811
+def test_a_variable_starts_with_that_of_another_model(said, source, tmp_path, resource, optimizer, given):
 
     def program(is_on):
         model = Model(resource, optimizer)
         v1.train.init_from_checkpoint(source, given)
         init = v1.global_variables_initializer()
-        with support.new_session() as session:
-            session.run(init)
+        with support.started(support.new_session(), init) as session:
             yield model.all_rows(session)
             yield model.trained(session, range(5))
             path = v1.train.Saver().save(session, os.path.join(str(tmp_path), "on" if is_on else "off"))
@@ -50,7 +49,7 @@ def test_a_variable_starts_with_that_of_another_model(said, source, tmp_path, re
     assert not said()
 
 
-def test_of_two_maps_the_last_one_counts(said, source):  # noqa: F811
+def test_of_two_maps_the_last_one_counts(said, source):
 
     def program(is_on):
         model = Model()
@@ -64,14 +63,13 @@ def test_of_two_maps_the_last_one_counts(said, source):  # noqa: F811
     assert not said()
 
 
-def test_an_initializer_that_was_made_before_does_not_start_so(said, source):  # noqa: F811
+def test_an_initializer_that_was_made_before_does_not_start_so(said, source):
     """TensorFlow's own: it is that of the variable as it was made."""
     def program(is_on):
         model = Model()
         init = v1.global_variables_initializer()
         v1.train.init_from_checkpoint(source, {"old/users": "users"})
-        with support.new_session() as session:
-            session.run(init)
+        with support.started(support.new_session(), init) as session:
             yield model.all_rows(session)
             yield model.trained(session, range(5))
 

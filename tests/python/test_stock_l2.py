@@ -1,7 +1,6 @@
 """Variables with a penalty on all of their rows, as tables whose penalty is that of the batch's rows; and gradients
 that are made dense. The other side of each comparison is TensorFlow with the penalty written for those rows."""
 
-import json
 
 import numpy as np
 import pytest
@@ -552,8 +551,7 @@ def test_the_command_plans_as_the_setting_says(mx, graph, tmp_path):
     for more in ([], ["--l2", BATCH_ROWS]):
         path = str(tmp_path / "plan.json")
         assert main([str(tmp_path / "graph.pbtxt"), "--variables", "1", "--json", path] + more) == 0
-        with open(path) as file:
-            plans.append(json.load(file)["variables"][0])
+        plans.append(support.json_of(path)["variables"][0])
     assert [plan["converts"] for plan in plans] == [False, True]
     assert BATCH_ROWS in plans[0]["reason"] and "as l2 asks" in plans[1]["reason"]
 

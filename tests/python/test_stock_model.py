@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import preloaded
 import support
 
 MODEL = """
@@ -95,7 +96,7 @@ def test_a_stock_model_is_the_same_with_and_without_the_import(reports, what):
 
 
 def test_importing_twice_patches_once():
-    out = support.run_python("""
+    out = preloaded.run_python("""
 import importlib
 import tensorflow as tf
 import mx_rec

@@ -8,7 +8,7 @@ import modify_cases
 import support
 from test_fused_updates import needed
 from mx_rec.base import log
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.optimizers import adagrad, ftrl, gradient_descent, lazy_adam, momentum, rmsprop
 from mx_rec.util.initialize import init, terminate_config_initializer
 
@@ -74,8 +74,7 @@ class Model:
     """One table, looked up twice."""
 
     def __init__(self, name="table", lookups=2):
-        self.table = create_table(key_dtype=tf.int64, dim=DIM, name=name, device_vocabulary_size=ROWS,
-                                  emb_initializer=tf.compat.v1.zeros_initializer())
+        self.table = support.make_table(name, DIM, ROWS)
         self.variable = self.table.variable
         self.ids = [tf.compat.v1.placeholder(tf.int64, [None]) for _ in range(lookups)]
         self.loss = loss_of(tf, [sparse_lookup(self.table, ids, modify_graph=True) for ids in self.ids])
@@ -182,8 +181,7 @@ def test_a_table_gets_the_bits_that_our_optimizer_gives_it(graph, session, dynam
     sess = start(session, *models)
     for batch in batches():
         sess.run(updates, feeds(models, batch))
-    for values, expected in zip(*[model.contents(sess, slots) for model in models]):
-        support.assert_same_bits(values, expected, name)
+    support.assert_same_each(*[model.contents(sess, slots) for model in models], what=name)
     assert not np.array_equal(models[0].contents(sess, [])[0], initial_rows())
 
 
@@ -320,9 +318,7 @@ def test_a_modified_graph_gives_the_same_bits(name):
         model = modify_cases.Model(
             run, [run.lookup(table, batch["ids"]), run.lookup(table, batch["more"])], batch["label"],
             optimizer=lambda loss, variables: make(0.01).minimize(loss, var_list=variables))
-        run.modify()
-        sess = run.session()
-        run.start(sess, iterator)
+        sess = run.begin(iterator)
         assert run.epoch(sess, model.seen) == 40
         run.contents(sess, slots)
 
@@ -337,8 +333,7 @@ def test_sums_of_gradients_need_no_tensor(graph, dynamic):
 
 
 def test_updates_may_stand_in_a_branch_with_their_lookup_and_not_outside_of_it(graph, session, dynamic):
-    table = create_table(key_dtype=tf.int64, dim=DIM, name="table", device_vocabulary_size=ROWS,
-                         emb_initializer=tf.compat.v1.zeros_initializer())
+    table = support.make_table("table", DIM, ROWS)
     optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.5)
     flag = tf.compat.v1.placeholder(tf.bool, [])
     kept = []

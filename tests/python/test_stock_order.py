@@ -10,13 +10,6 @@ from mx_rec.stock.select import convert_graph
 from mx_rec.util.stock_tables import StockTables
 
 
-@pytest.fixture
-def v1(mx, graph):
-    """tf.compat.v1, with mx_rec and a fresh graph."""
-    mx(stock_tables=".*")
-    return tf.compat.v1
-
-
 def variable(v1, use_resource, initializer=None, name="w"):
     return v1.get_variable(name, [cases.ROWS, cases.DIM], use_resource=use_resource,
                            initializer=initializer or v1.ones_initializer())
@@ -46,8 +39,7 @@ def test_an_update_waits_for_what_its_gradients_wait_for(v1, graph, use_resource
     train = optimizer.apply_gradients([(grad, w)])
     init = v1.global_variables_initializer()
     assert convert(graph).pieces
-    with support.new_session() as sess:
-        sess.run(init)
+    with support.started(support.new_session(), init) as sess:
         before = sess.run(loss)
         with pytest.raises(tf.errors.InvalidArgumentError, match="not good"):
             sess.run(train, {good: False})
@@ -77,8 +69,7 @@ def test_rows_of_a_value_that_was_read_later_are_read_later(v1, graph, use_resou
     after = tf.gather(value, ids)
     init = v1.global_variables_initializer()
     convert(graph)
-    with support.new_session() as sess:
-        sess.run(init)
+    with support.started(support.new_session(), init) as sess:
         np.testing.assert_array_equal(sess.run(after, {ids: [1, 2]}), np.full([2, cases.DIM], 0.5))
 
 
@@ -106,8 +97,7 @@ def orders(kind, use_resource, tables):
         support.keep_variables()
         if tables:
             assert convert(graph).lookups
-        with support.new_session() as sess:
-            sess.run(init)
+        with support.started(support.new_session(), init) as sess:
             set_start(sess, w)
             found = []
             for step in range(4):
@@ -169,8 +159,7 @@ def test_a_value_that_a_table_cannot_take_is_refused(v1, graph, use_resource):
     start = own.inputs[1]
     convert(graph)
     value = np.zeros([cases.ROWS, cases.DIM], np.float32)
-    with support.new_session() as sess:
-        sess.run(init)
+    with support.started(support.new_session(), init) as sess:
         with pytest.raises(NotImplementedError, match="'w' is the table 'w'"):
             w.load(value, sess)
         with pytest.raises(ValueError, match="fed"):

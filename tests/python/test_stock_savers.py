@@ -11,12 +11,6 @@ from mx_rec.util.initialize import terminate_config_initializer
 from mx_rec.util.stock_tables import StockTables
 
 
-@pytest.fixture
-def v1(mx, graph):
-    mx(stock_tables=".*")
-    return tf.compat.v1
-
-
 def losses(v1, tables, made, of, place):
     """The losses of a model that is trained, restored by a Saver of some of its variables, and trained on.
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import stock_cases as cases
-from mx_rec.base import log
+import support
 from mx_rec.core.feature_process import EvictHook
 from mx_rec.graph.hooks import GraphModifierHook
 from mx_rec.graph.modifier import modify_graph_and_start_emb_cache
@@ -15,21 +15,6 @@ from mx_rec.util.stock_tables import StockTables
 v1 = tf.compat.v1
 
 ROWS = 300
-
-
-@pytest.fixture
-def said(caplog):
-    """A function that returns what the package has logged so far, from a level on."""
-    before = set(log._said)
-    log._said.clear()
-    caplog.set_level("INFO", "mx_rec")
-
-    def lines(level="INFO"):
-        least = {"INFO": 20, "WARNING": 30}[level]
-        return [record.getMessage() for record in caplog.records if record.name == "mx_rec" and record.levelno >= least]
-
-    yield lines
-    log._said.update(before)
 
 
 def build(stays=("dense",), resource=True):
@@ -63,8 +48,7 @@ def tables(graph):
 
 def plain(model, session=None):
     """Trains in a plain session."""
-    with v1.Session() as sess:
-        sess.run(v1.global_variables_initializer())
+    with support.started(v1.Session()) as sess:
         return trained(sess, model)
 
 
@@ -84,11 +68,12 @@ def test_a_modified_script_whose_variables_all_stay_runs_on_variables_and_says_w
     if names == "items":
         assert any("the variable items of shape [300, 4] stays TensorFlow's: it is also read as a whole" in line
                    or "the variable items of shape [300, 4] stays TensorFlow's: its gradient is dense" in line
-                   for line in said()), said()
-        assert "stock_tables: 0 of 1 variables whose names match 'items' are tables; 1 stays TensorFlow's: items." in said()
+                   for line in said("INFO")), said("INFO")
+        line = "stock_tables: 0 of 1 variables whose names match 'items' are tables; 1 stays TensorFlow's: items."
+        assert line in said("INFO")
     else:
-        assert "stock_tables: the graph has no variables whose names match 'other': none is a table." in said()
-    assert not any("modify_graph=True" in line for line in said()), said()
+        assert "stock_tables: the graph has no variables whose names match 'other': none is a table." in said("INFO")
+    assert not any("modify_graph=True" in line for line in said("INFO")), said("INFO")
 
 
 @pytest.mark.parametrize("modify", [False, True])
@@ -97,7 +82,7 @@ def test_graph_modifier_hook_lets_a_script_run_whose_variables_all_stay(mx, grap
     model = build(["items"])
     with v1.train.MonitoredTrainingSession(hooks=[GraphModifierHook(modify_graph=modify)]) as sess:
         assert np.isfinite(trained(sess, model)).all()
-    assert tables(graph) == [] and sum("0 of 1 variables" in line for line in said()) == 1
+    assert tables(graph) == [] and sum("0 of 1 variables" in line for line in said("INFO")) == 1
 
 
 def test_without_stock_tables_a_script_without_a_table_is_still_refused(mx, graph):
@@ -124,8 +109,8 @@ def test_the_log_counts_the_variables_that_the_setting_selects_and_names_those_t
         modify_graph_and_start_emb_cache()
     with v1.train.MonitoredTrainingSession() as sess:
         trained(sess, model)
-    assert [line for line in said() if line.startswith("stock_tables: ")] == ["stock_tables: " + counted]
-    stays = [line for line in said() if "stays TensorFlow's: " in line and not line.startswith("stock_tables")]
+    assert [line for line in said("INFO") if line.startswith("stock_tables: ")] == ["stock_tables: " + counted]
+    stays = [line for line in said("INFO") if "stays TensorFlow's: " in line and not line.startswith("stock_tables")]
     assert len(stays) == counted.count("stays"), stays
     # Optimizers have variables of as many rows, which are no variables of the model.
     assert all(line.startswith("the variable dense of shape [300, 4] stays TensorFlow's: ") for line in stays)
@@ -150,12 +135,12 @@ def test_an_estimator_says_what_stays_in_training_and_evaluation(mx, graph, said
     estimator = tf.estimator.Estimator(model_fn, str(tmp_path))
     estimator.train(input_fn)
     expected = "stock_tables: 1 of 2 variables with 100 rows and more are tables; 1 stays TensorFlow's: dense."
-    assert said().count(expected) == 1
+    assert said("INFO").count(expected) == 1
     estimator.evaluate(input_fn)
-    assert said().count(expected) == 2
+    assert said("INFO").count(expected) == 2
     assert any("the variable dense of shape [300, 4] stays TensorFlow's: the checkpoint has it as a variable" in line
-               for line in said())
-    assert not any("modify_graph_and_start_emb_cache() once" in line for line in said("WARNING"))
+               for line in said("INFO"))
+    assert not any("modify_graph_and_start_emb_cache() once" in line for line in said())
 
 
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
@@ -184,7 +169,7 @@ def test_a_monitored_session_converts_its_graph_by_itself_and_goes_on_from_its_c
         saved = [one for one, _ in tf.train.list_variables(str(tmp_path))]
         assert "items" not in saved and "dense" in saved
         assert (tmp_path / "sparse-model.ckpt-8" / "items").is_dir()
-    assert not said("WARNING")
+    assert not said()
 
 
 def test_a_monitored_session_trains_the_numbers_of_a_modified_script(mx, graph):
@@ -208,7 +193,7 @@ def test_hooks_find_the_tables_of_a_monitored_session_when_they_begin(mx, graph,
     model = build()
     with v1.train.MonitoredTrainingSession(hooks=[EvictHook(True, None, 2)]) as sess:
         trained(sess, model)
-    assert tables(graph) == ["items"] and not said("WARNING")
+    assert tables(graph) == ["items"] and not said()
 
 
 @pytest.mark.parametrize("way", ["scaffold", "collection", "modify", "estimator"])
@@ -242,7 +227,7 @@ def test_a_saver_that_was_made_before_saves_the_tables(mx, graph, said, way, tmp
                 checkpoint_dir=str(tmp_path), scaffold=v1.train.Scaffold(saver=saver if way != "collection" else None)) as sess:
             trained(sess, model)
         assert tables(graph) == ["items"]
-    assert not said("WARNING")
+    assert not said()
     assert "items" not in [name for name, _ in tf.train.list_variables(str(tmp_path))]
     assert list(tmp_path.glob("sparse-model.ckpt-*/items"))
 
@@ -268,7 +253,7 @@ def test_a_graph_whose_variables_an_open_session_has_run_stays_with_a_warning(mx
             with v1.train.MonitoredTrainingSession() as own:
                 losses = trained(own, model)
         assert np.isfinite(losses).all() and tables(graph) == ([] if ran == "variables" else ["items"])
-    assert any("an open session has run the graph" in line for line in said("WARNING")) == (ran == "variables")
+    assert any("an open session has run the graph" in line for line in said()) == (ran == "variables")
 
 
 def test_a_plain_session_that_is_closed_again_leaves_tables_to_a_monitored_one(mx, graph, said):
@@ -279,8 +264,8 @@ def test_a_plain_session_that_is_closed_again_leaves_tables_to_a_monitored_one(m
     assert tables(graph) == ["items"]
     with v1.train.MonitoredTrainingSession() as sess:
         trained(sess, model)
-    assert not said("WARNING") and tables(graph) == ["items"]
-    assert sum(line.startswith("stock_tables: ") for line in said()) == 1
+    assert not said() and tables(graph) == ["items"]
+    assert sum(line.startswith("stock_tables: ") for line in said("INFO")) == 1
 
 
 def test_sessions_that_have_nothing_to_convert_say_nothing(mx, graph, said, tmp_path):
@@ -289,10 +274,9 @@ def test_sessions_that_have_nothing_to_convert_say_nothing(mx, graph, said, tmp_
     plain(build())
     with tf.Graph().as_default():
         rows = tf.gather(v1.get_variable("large", [20000, 2]), [1, 2])
-        with v1.Session() as sess:
-            sess.run(v1.global_variables_initializer())
+        with support.started(v1.Session()) as sess:
             assert sess.run(rows).shape == (2, 2)
-    assert not said("WARNING")
+    assert not said()
 
 
 def test_a_second_monitored_session_of_a_graph_neither_converts_nor_warns_again(mx, graph, said):
@@ -301,8 +285,8 @@ def test_a_second_monitored_session_of_a_graph_neither_converts_nor_warns_again(
     for _ in range(2):
         with v1.train.MonitoredTrainingSession() as sess:
             trained(sess, model)
-    assert tables(graph) == ["items"] and not said("WARNING")
-    assert sum(line.startswith("stock_tables: ") for line in said()) == 1
+    assert tables(graph) == ["items"] and not said()
+    assert sum(line.startswith("stock_tables: ") for line in said("INFO")) == 1
 
 
 def test_without_the_setting_a_monitored_session_changes_nothing(mx, graph, said):
@@ -310,4 +294,4 @@ def test_without_the_setting_a_monitored_session_changes_nothing(mx, graph, said
     model = build()
     with v1.train.MonitoredTrainingSession() as sess:
         trained(sess, model)
-    assert tables(graph) == [] and not [line for line in said() if "stock_tables" in line]
+    assert tables(graph) == [] and not [line for line in said("INFO") if "stock_tables" in line]

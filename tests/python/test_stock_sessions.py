@@ -283,8 +283,7 @@ def test_a_fed_gradient_that_an_update_reads_past_is_refused(mx, optimizer, shar
             train = opt.apply_gradients([(slices, w), (second, other)])
             if convert:
                 mx(stock_tables=".*")
-            with v1.Session() as session:
-                session.run(v1.global_variables_initializer())
+            with support.started(v1.Session()) as session:
                 seen = session.run(slices.values, {ids: [1, 2]})
                 feeds = {ids: [1, 2]} if value is None else {ids: [1, 2], slices.values: np.full_like(seen, value)}
                 if value is not None and convert and not graph.is_feedable(slices.values):
@@ -318,8 +317,7 @@ def test_scores_of_all_rows_in_the_graph_that_trains_are_those_of_the_variable(m
             if convert:
                 mx(stock_tables=".*")
             found = []
-            with v1.Session() as session:
-                session.run(v1.global_variables_initializer())
+            with support.started(v1.Session()) as session:
                 for batch in ([1, 2], [2, 7, 2], [], [0]):
                     found += [session.run(train, {ids: batch}), session.run(scores, {ids: [1, 5]})]
             if convert:

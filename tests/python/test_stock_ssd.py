@@ -45,8 +45,7 @@ def test_a_checkpoint_of_a_variable_fills_rows_on_disk_and_goes_on(mx, tmp_path)
                 convert_graph(graph, True)
                 assert converted(graph)[0].table.ssd_vocabulary_size == cases.ROWS - 50
             saver = v1.train.Saver()
-            with v1.Session() as sess:
-                sess.run(v1.global_variables_initializer())
+            with support.started(v1.Session()) as sess:
                 if restored:
                     saver.restore(sess, restored)
                 losses = [sess.run([loss, train], {ids: batch, labels: label})[0]

@@ -17,13 +17,6 @@ from mx_rec.stock.select import convert_graph
 from mx_rec.util.stock_tables import StockTables
 
 
-@pytest.fixture
-def v1(mx, graph):
-    """tf.compat.v1, with mx_rec and a fresh graph."""
-    mx(stock_tables=".*")
-    return tf.compat.v1
-
-
 def plan_of(graph, name="w", trains=True):
     return {plan.name: plan for plan in convert_graph(graph, trains)}[name]
 

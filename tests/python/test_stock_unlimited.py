@@ -257,8 +257,7 @@ def test_names_choose_whose_ids_lose_their_limits(mx, graph):
     update(v1, v1.gather(variable(v1, "user"), ids), v1.gather(variable(v1, "item"), ids))
     plans = converted_plans(graph)
     assert plans["user"].ids.is_lifted and plans["item"].converts and not plans["item"].ids.text
-    with support.new_session() as sess:
-        sess.run(v1.global_variables_initializer())
+    support.started(support.new_session()).close()
 
 
 def test_numbers_that_are_no_row_of_the_variable_get_rows_and_negative_ones_an_error(v1, graph):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import support
 from test_stock_estimators import TOLERANCE, estimator, figures, ops_of, same_figures, stop, train
 from mx_rec.util import initialize
 
@@ -181,17 +182,10 @@ def run(directory, made, steps=STEPS, limit=60, source=None, chosen=None, **sett
     if source is not None:
         chosen = tf.estimator.WarmStartSettings(str(source), **settings)
     losses = []
-
-    class Hook(tf.estimator.SessionRunHook):
-        def before_run(self, context):
-            # The last one is that of the EstimatorSpec.
-            return tf.estimator.SessionRunArgs(tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.LOSSES)[:-1])
-
-        def after_run(self, context, values):
-            losses.append(values.results)
-
+    # The last one is that of the EstimatorSpec.
+    hook = support.fetching(lambda: tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.LOSSES)[:-1], losses.append)
     tf.estimator.Estimator(made, config=config, warm_start_from=chosen).train(
-        lambda: rows_input(limit), steps=steps, hooks=[Hook()])
+        lambda: rows_input(limit), steps=steps, hooks=[hook])
     found = np.array(losses)
     return found[:, 0] if found.shape[1] == 1 else found
 

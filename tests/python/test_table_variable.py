@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import support
 from mx_rec.constants.constants import ASCEND_GLOBAL_HASHTABLE_COLLECTION
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.optimizers.gradient_descent import create_hash_optimizer
 from mx_rec.util.initialize import ConfigInitializer, set_ascend_global_hashtable_collection
 from mx_rec.util.variable import get_dense_and_sparse_variable
@@ -17,8 +17,7 @@ NO_VALUE = "the table 'items' has no dense value"
 
 
 def make_table(name="items", dim=4, **arguments):
-    return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=100,
-                        emb_initializer=tf.compat.v1.ones_initializer(), **arguments)
+    return support.make_table(name, dim, 100, 1.0, **arguments)
 
 
 def lookup(table, ids, **arguments):

@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 
 import support
-from mx_rec.core.embedding import create_table
 from mx_rec.saver.saver import Saver
 from mx_rec.util.initialize import init, terminate_config_initializer
 
@@ -20,8 +19,7 @@ def exported(name="users"):
     """A graph with one table, as a meta graph."""
     init()
     with tf.Graph().as_default() as graph:
-        table = create_table(key_dtype=tf.int64, dim=2, name=name, device_vocabulary_size=100,
-                             emb_initializer=tf.compat.v1.zeros_initializer())
+        table = support.make_table(name, 2, 100)
         tf.compat.v1.get_variable("dense", initializer=1.0)
         found = tf.compat.v1.train.export_meta_graph(graph=graph), table.variable.name
     terminate_config_initializer()
@@ -95,13 +93,11 @@ def test_a_table_that_an_import_was_given_is_saved_once(graph, session, mx, plac
     meta, variable = exported("items")
     mx()
 
-    table = create_table(key_dtype=tf.int64, dim=2, name="items", device_vocabulary_size=100,
-                         emb_initializer=tf.compat.v1.zeros_initializer())
+    table = support.make_table("items", 2, 100)
     op = table.variable.op
     tf.import_graph_def(meta.graph_def, name="again", input_map={
         output.name: output for output in op.outputs})
-    raw = support.Raw.of(table)
-    sess = session()
+    raw, sess = support.opened(table, session)
     raw.assign(sess, [1, 2], np.ones([2, 2]))
     saver = tf.compat.v1.train.Saver([table.variable])
     path = saver.save(sess, place + "/m", global_step=1)

@@ -7,28 +7,8 @@ import pytest
 import tensorflow as tf
 
 import support
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-
-
-def run_threads(functions):
-    """Runs the functions at once and raises the first error."""
-    errors = []
-
-    def guarded(function):
-        try:
-            function()
-        except BaseException as error:  # the thread's error is the test's
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(function,)) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=120)
-        assert not thread.is_alive(), "a thread hangs"
-    if errors:
-        raise errors[0]
 
 
 THREADS = 6
@@ -39,8 +19,7 @@ STEPS = 60
 def test_no_sgd_update_is_lost_when_threads_train_at_once(graph, session, dynamic, way):
     """Gradients are small integers and the rate is 1, so that sums in any order are exact."""
     dim = 5
-    table = create_table(key_dtype=tf.int64, dim=dim, name="table", device_vocabulary_size=3000,
-                         emb_initializer=tf.compat.v1.zeros_initializer())
+    table = support.make_table("table", dim, 3000)
     raw = support.Raw.of(table)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     grads = tf.compat.v1.placeholder(tf.float32, [None, dim])
@@ -78,11 +57,11 @@ def test_no_sgd_update_is_lost_when_threads_train_at_once(graph, session, dynami
 
     def work():
         try:
-            run_threads([lambda thread=thread: train(thread) for thread in range(THREADS)])
+            support.in_threads(train, range(THREADS))
         finally:
             stop.set()
 
-    run_threads([work, look])
+    support.in_threads(lambda work: work(), [work, look])
     rows = raw.rows(sess)
     assert sorted(rows) == sorted(expected)
     keys = sorted(expected)
@@ -107,7 +86,7 @@ def test_a_row_is_never_seen_half_written(graph, session):
 
     def writers():
         try:
-            run_threads([lambda: write(1), lambda: write(2)])
+            support.in_threads(write, (1, 2))
         finally:
             stop.set()
 
@@ -116,7 +95,7 @@ def test_a_row_is_never_seen_half_written(graph, session):
             for values in (sess.run(find, {ids: keys}), table.export(sess)[1]):
                 assert np.all(values == values[:, :1])
 
-    run_threads([writers, read, read])
+    support.in_threads(lambda work: work(), [writers, read, read])
 
 
 def test_two_sessions_in_two_threads_do_not_touch_each_other(graph, session):
@@ -131,7 +110,7 @@ def test_two_sessions_in_two_threads_do_not_touch_each_other(graph, session):
         for _ in range(30):
             sess.run(update, {ids: random.randint(0, 5000, 1000), grads: random.randn(1000, 3)})
 
-    run_threads([lambda sess=sess: train(sess) for sess in sessions])
+    support.in_threads(train, sessions)
     reference = table.export(sessions[0])
     for sess in sessions[1:]:
         keys, rows = table.export(sess)
@@ -167,7 +146,7 @@ def test_every_verb_at_once_neither_crashes_nor_loses_the_budget(graph, session,
                 # Another thread may have removed a row or cleared the table after its lookup, and the budget may be full.
                 assert "busy" in error.message
 
-    run_threads([lambda seed=seed: work(seed) for seed in range(6)])
+    support.in_threads(work, range(6))
     keys, rows = table.export(sess)
     assert len(set(keys.tolist())) == len(keys) == table.size(sess) <= 2000
     assert -1 not in keys and np.all(np.isfinite(rows))
@@ -211,4 +190,4 @@ def test_exports_and_saves_are_snapshots_between_batches(graph, session, tmp_pat
             stop.set()
         assert len(seen) >= 10
 
-    run_threads([write, read])
+    support.in_threads(lambda work: work(), [write, read])

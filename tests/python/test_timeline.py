@@ -9,7 +9,7 @@ import tensorflow as tf
 import support
 from mx_rec.graph import modify_graph_and_start_emb_cache, timeline
 from mx_rec.graph.timeline import Span
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
 BATCH = 4096
@@ -24,8 +24,7 @@ def train(graph, mx, session):
         ids = random.randint(0, 100000, [16, BATCH]).astype(np.int64)
         dataset = tf.data.Dataset.from_tensor_slices(ids).repeat().prefetch(1)
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
-        users = create_table(key_dtype=tf.int64, dim=16, name="users", device_vocabulary_size=200000,
-                             emb_initializer=tf.compat.v1.constant_initializer(0.1))
+        users = support.make_table("users", 16, 200000, 0.1)
         rows = sparse_lookup(users, iterator.get_next() + 1, is_train=True, name="train", modify_graph=True)
         weights = tf.Variable(tf.random.uniform([16, 2048], seed=1))
         deep = tf.nn.relu(tf.matmul(rows, weights))

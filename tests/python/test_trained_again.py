@@ -9,13 +9,13 @@ import tensorflow as tf
 import stock_cases as cases
 import support
 from test_evaluated_first import fit, ids_and_labels, in_session, keras_model
-from test_first_run import DIM, ROWS, Model, both, said, settings, tables  # noqa: F401,F811  said is a fixture
+from test_first_run import DIM, ROWS, Model, both, settings, tables
 from mx_rec.graph import back, fuse
 
 v1 = tf.compat.v1
 
 
-def warned(said, times=1):  # noqa: F811
+def warned(said, times=1):
     found = said()
     assert len(found) == times and all("the tables are variables again" in one for one in found), found
 
@@ -31,7 +31,7 @@ SECOND = {"the same": ("sgd", "sgd", ("items", "users")), "another": ("sgd", "ad
 
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("case", list(SECOND))
-def test_a_second_optimizer_trains_what_the_first_one_did(said, case, resource):  # noqa: F811
+def test_a_second_optimizer_trains_what_the_first_one_did(said, case, resource):
     """Both go on by turns, each with its own slots, and functions of the first are still there."""
     first, second, names = SECOND[case]
 
@@ -59,7 +59,7 @@ def test_a_second_optimizer_trains_what_the_first_one_did(said, case, resource):
 
 @pytest.mark.parametrize("same", [False, True], ids=["other", "same"])
 @pytest.mark.parametrize("first,second", [("adam", "adam"), ("sgd", "sgd"), ("adam", "sgd"), ("rmsprop", "adam")])
-def test_a_keras_model_is_compiled_again(said, first, second, same):  # noqa: F811
+def test_a_keras_model_is_compiled_again(said, first, second, same):
     def program(session):
         made = keras_model(first, metrics=["mae"])
         yield fit(made)
@@ -77,7 +77,7 @@ def test_a_keras_model_is_compiled_again(said, first, second, same):  # noqa: F8
     warned(said, 2)
 
 
-def test_a_function_that_is_kept_keeps_its_step(said):  # noqa: F811
+def test_a_function_that_is_kept_keeps_its_step(said):
     def program(session):
         made = keras_model("adam")
         yield fit(made)
@@ -91,7 +91,7 @@ def test_a_function_that_is_kept_keeps_its_step(said):  # noqa: F811
     warned(said)
 
 
-def test_two_models_of_one_embedding_train_by_turns(said):  # noqa: F811
+def test_two_models_of_one_embedding_train_by_turns(said):
     """The training function of the second is made after the first has trained; functions that showed the lookup itself go on."""
     keras = tf.keras
 
@@ -115,7 +115,7 @@ def test_two_models_of_one_embedding_train_by_turns(said):  # noqa: F811
 
 
 @pytest.mark.parametrize("way", ["assign", "scatter", "set before", "initialize"])
-def test_what_was_set_between_goes_on(said, way):  # noqa: F811
+def test_what_was_set_between_goes_on(said, way):
     """Ops that a program has made on tables are those on variables again."""
 
     def program(is_on):
@@ -145,7 +145,7 @@ def test_what_was_set_between_goes_on(said, way):  # noqa: F811
     warned(said)
 
 
-def test_training_ops_that_are_made_in_a_loop_end_the_change(said, monkeypatch):  # noqa: F811
+def test_training_ops_that_are_made_in_a_loop_end_the_change(said, monkeypatch):
     monkeypatch.setattr(back, "_MOST", 3)
 
     def program(is_on):
@@ -163,7 +163,7 @@ def test_training_ops_that_are_made_in_a_loop_end_the_change(said, monkeypatch):
     warned(said, 3)
 
 
-def test_bags_branches_and_lookups_that_share_ops_are_as_before(said):  # noqa: F811
+def test_bags_branches_and_lookups_that_share_ops_are_as_before(said):
     def program(is_on):
         users, items = [v1.get_variable(name, [ROWS, DIM], initializer=v1.constant_initializer(start)) for name, start
                         in (("users", 0.2), ("items", -0.1))]
@@ -192,7 +192,7 @@ def test_bags_branches_and_lookups_that_share_ops_are_as_before(said):  # noqa: 
     warned(said)
 
 
-def test_a_saver_of_before_saves_and_restores_variables(said, tmp_path):  # noqa: F811
+def test_a_saver_of_before_saves_and_restores_variables(said, tmp_path):
     place = os.path.realpath(str(tmp_path))
 
     def program(is_on):
@@ -228,7 +228,7 @@ STAYS = {"iterator": ({}, "has the state of IteratorGetNext"), "saver": ({}, "a 
 
 
 @pytest.mark.parametrize("why", list(STAYS))
-def test_what_cannot_go_back_is_an_error_and_changes_nothing(said, monkeypatch, why):  # noqa: F811
+def test_what_cannot_go_back_is_an_error_and_changes_nothing(said, monkeypatch, why):
     options, text = STAYS[why]
     if why == "memory":
         # A byte less than three times the rows of both.
@@ -257,7 +257,7 @@ def test_what_cannot_go_back_is_an_error_and_changes_nothing(said, monkeypatch, 
             session.close()
 
 
-def test_gradients_of_others_leave_tables_alone_and_of_all_that_is_left_are_refused(said):  # noqa: F811
+def test_gradients_of_others_leave_tables_alone_and_of_all_that_is_left_are_refused(said):
     with settings(True), tf.Graph().as_default() as graph, support.new_session() as session:
         model = Model(True, "sgd")
         other = v1.get_variable("other", [3], initializer=v1.ones_initializer())
@@ -274,7 +274,7 @@ def test_gradients_of_others_leave_tables_alone_and_of_all_that_is_left_are_refu
         model.trained(session, range(2))
 
 
-def test_gradients_asked_by_hand_are_those_of_variables(said):  # noqa: F811
+def test_gradients_asked_by_hand_are_those_of_variables(said):
     def program(is_on):
         model = Model(False, "sgd")
         with support.new_session() as session:
@@ -289,7 +289,7 @@ def test_gradients_asked_by_hand_are_those_of_variables(said):  # noqa: F811
     warned(said)
 
 
-def test_models_that_are_exported_afterwards_have_no_tables(said, tmp_path):  # noqa: F811
+def test_models_that_are_exported_afterwards_have_no_tables(said, tmp_path):
     """The ops of the tables stay in the graph, and so in a SavedModel and a meta graph."""
     place = os.path.realpath(str(tmp_path))
     with settings(True), tf.Graph().as_default(), support.new_session() as session:
@@ -313,7 +313,7 @@ def test_models_that_are_exported_afterwards_have_no_tables(said, tmp_path):  # 
 
 
 @pytest.mark.parametrize("kind", ["disk", "parts"])
-def test_rows_on_disk_and_of_parts_go_back(said, tmp_path, kind):  # noqa: F811
+def test_rows_on_disk_and_of_parts_go_back(said, tmp_path, kind):
     options = {"parts": {"least_rows": ROWS // 2},
                "disk": {"memory_rows": ROWS // 2, "ssd_data_path": [os.path.realpath(str(tmp_path))]}}[kind]
 
@@ -341,7 +341,7 @@ def scoped(name, *arguments):
 
 @pytest.mark.parametrize("first,second", [("adagrad", "rmsprop"), ("sgd", "sgd")])
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
-def test_a_model_that_is_added_trains_on_tables_of_its_own_and_all_go_back(said, first, second, resource):  # noqa: F811
+def test_a_model_that_is_added_trains_on_tables_of_its_own_and_all_go_back(said, first, second, resource):
     def program(is_on):
         one = scoped("one", resource, first)
         with support.new_session() as session:
@@ -366,7 +366,7 @@ def test_a_model_that_is_added_trains_on_tables_of_its_own_and_all_go_back(said,
     warned(said)
 
 
-def test_models_of_keras_that_follow_each_other_are_tables(said):  # noqa: F811
+def test_models_of_keras_that_follow_each_other_are_tables(said):
     def program(session):
         for turn, name in enumerate(("adam", "sgd", "rmsprop")):
             made = keras_model(name)
@@ -378,7 +378,7 @@ def test_models_of_keras_that_follow_each_other_are_tables(said):  # noqa: F811
     assert not said()
 
 
-def test_variables_that_were_run_before_their_training_ops_stay_beside_tables(said):  # noqa: F811
+def test_variables_that_were_run_before_their_training_ops_stay_beside_tables(said):
     def program(is_on):
         one = scoped("one", True, "adagrad")
         with support.new_session() as session:
@@ -400,7 +400,7 @@ def test_variables_that_were_run_before_their_training_ops_stay_beside_tables(sa
     assert not said()
 
 
-def test_tensors_are_those_of_tables_where_the_pass_fails(said, monkeypatch):  # noqa: F811
+def test_tensors_are_those_of_tables_where_the_pass_fails(said, monkeypatch):
     """Objects that the program holds moved to the lookups of tables before, and not with the pass alone."""
     apply = fuse.Fusing.apply
 

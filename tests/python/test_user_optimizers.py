@@ -8,7 +8,7 @@ import support
 import user_optimizers
 from test_stock_optimizers import DIM, ROWS, Dense, Model, feeds, initial_rows, key_of
 from user_optimizers import ALL, RESOURCES, SLOTS
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.util.initialize import init, terminate_config_initializer
 from mx_rec.util.stats import table_stats
 
@@ -53,8 +53,7 @@ def start(session, models, slots=()):
 def assert_same(sess, optimizer, name, model, dense):
     values = model.contents(sess, list(SLOTS[name].values()))
     expected = sess.run([dense.variable] + [optimizer.get_slot(dense.variable, slot) for slot in SLOTS[name]])
-    for one, other in zip(values, expected):
-        support.assert_same_bits(one, other, name)
+    support.assert_same_each(values, expected, what=name)
     return values
 
 
@@ -171,8 +170,7 @@ def test_two_tables_and_shared_lookups_have_each_their_own_slots(graph, plain, d
     """The second table is looked up by the same ids; one optimizer updates both and two variables."""
     optimizer = user_optimizers.classes()[name]()
     model, dense = Model("first"), Dense(initial_rows(), use_resource=name in RESOURCES)
-    wide = create_table(key_dtype=tf.int64, dim=3, name="second", device_vocabulary_size=ROWS,
-                        emb_initializer=tf.compat.v1.constant_initializer(0.5))
+    wide = support.make_table("second", 3, ROWS, 0.5)
     wide_dense = tf.compat.v1.Variable(np.full([ROWS, 3], 0.5, np.float32), use_resource=name in RESOURCES)
     found = sparse_lookup(wide, model.ids[0], modify_graph=True), tf.nn.embedding_lookup(wide_dense, dense.rows[0])
     losses = [one.loss * tf.reduce_sum(tf.square(rows)) for one, rows in zip((model, dense), found)]
@@ -222,8 +220,7 @@ def test_training_goes_on_from_a_checkpoint_bit_for_bit(mx, tmp_path, name):
     saved = sorted(entry.name for entry in (tmp_path / ("sparse-model-%d" % (STEPS // 2)) / "table").iterdir())
     assert [entry for entry in saved if entry.startswith(name + "_")] == sorted(SLOTS[name].values())
     _, values = run(STEPS // 2, STEPS, path)
-    for one, whole in zip(values, expected):
-        support.assert_same_bits(one, whole, name)
+    support.assert_same_each(values, expected, what=name)
 
 
 @pytest.mark.parametrize("name", ["OwnAdam", "Decayed"])
@@ -247,8 +244,7 @@ def test_a_monitored_session_resumes_with_the_slots(mx, tmp_path, name):
     mx()
     expected = run("whole", STEPS)
     run("parts", 7)
-    for one, whole in zip(run("parts", STEPS), expected):
-        support.assert_same_bits(one, whole, name)
+    support.assert_same_each(run("parts", STEPS), expected, what=name)
 
 
 @pytest.mark.parametrize("name", ["Decayed", "OwnAdam", "OnResources"])
@@ -286,9 +282,7 @@ def test_rows_without_slots_get_them_and_new_rows_start_at_the_initial_value(gra
 
 
 def test_gradients_of_removed_keys_and_padding_keys_change_nothing_and_are_counted(graph, session, dynamic):
-    table = create_table(key_dtype=tf.int64, dim=DIM, name="table", device_vocabulary_size=ROWS,
-                         emb_initializer=tf.compat.v1.ones_initializer(), padding_keys=[5], padding_keys_mask=True,
-                         padding_keys_len=1)
+    table = support.make_table("table", DIM, ROWS, 1.0, padding_keys=[5], padding_keys_mask=True, padding_keys_len=1)
     ids = tf.constant([4, 5, 6, -1], tf.int64)
     raw = support.Raw.of(table)
     grad, = tf.gradients(tf.reduce_sum(sparse_lookup(table, ids, modify_graph=True)), [table.variable])
@@ -429,8 +423,7 @@ def test_the_ftrl_of_older_releases_updates_tables(graph, plain, dynamic, module
         sess.run(train, feeds([model, dense], batch))
     values = model.contents(sess, ["Old_" + slot for slot in slots])
     expected = sess.run([dense.variable] + [optimizer.get_slot(dense.variable, slot) for slot in slots])
-    for one, other in zip(values, expected):
-        support.assert_same_bits(one, other, module)
+    support.assert_same_each(values, expected, what=module)
 
 
 STOCK = ["adadelta", "proximal_descent", "proximal_adagrad", "lazy_adam"]

@@ -83,8 +83,7 @@ def test_gradients_go_through_a_copy(graph, session):
     spread = ops.mx_rec_restore(rows, tf.constant([0, 2, 2], tf.int32))
     assert copied(spread)
     grad, = tf.gradients(tf.reduce_sum(spread * [[1.0], [2.0], [3.0]]), [rows])
-    sess = session()
-    sess.run(rows.initializer)
+    sess = support.started(session(), rows.initializer)
     assert sess.run(grad).tolist() == [[1, 1], [0, 0], [5, 5]]
 
 
@@ -122,8 +121,7 @@ def test_ids_that_are_assigned_while_they_are_looked_up_give_their_own_rows(grap
     resolved = ops.resolve(table.handle, ids, create=0)
     found = ops.embed(table.handle, table.variable, resolved.offsets, resolved.inverse)
     direct = ops.find(table.handle, table.variable, ids, tf.zeros([0, DIM]))
-    sess = session()
-    sess.run(ids.initializer)
+    sess = support.started(session(), ids.initializer)
     for batch in batches:
         table.assign(sess, batch, np.stack([batch, -batch], 1))
 
@@ -146,8 +144,7 @@ def test_gradients_and_rates_that_are_assigned_while_they_are_applied_are_old_or
         grads.assign(tf.fill([n, DIM], value)), rate.assign(value))]
     update = support.update_ids("sgd", table.handle, keys, grads, rate, 0.0, ops=ops)
     found = ops.find(table.handle, table.variable, keys, tf.zeros([0, DIM]))
-    sess = session()
-    sess.run([grads.initializer, rate.initializer])
+    sess = support.started(session(), [grads.initializer, rate.initializer])
     before = [np.zeros([n, DIM], np.float32)]
 
     def run():

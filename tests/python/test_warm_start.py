@@ -12,7 +12,6 @@ import tensorflow as tf
 
 import estimator_cases as cases
 import support
-from mx_rec.core.embedding import create_table
 from mx_rec.util.initialize import init, terminate_config_initializer
 from mx_rec.util.variable import get_dense_and_sparse_variable
 
@@ -237,16 +236,14 @@ def test_a_table_without_is_save_is_passed_over_and_an_initializer_of_the_user_s
     from tensorflow.python.training import warm_starting_util
 
     mx()
-    tables = [create_table(key_dtype=tf.int64, dim=4, name=name, device_vocabulary_size=1000, is_save=name == USER,
-                           emb_initializer=tf.compat.v1.zeros_initializer()) for name in (USER, "scratch_table")]
+    tables = [support.make_table(name, 4, 1000, is_save=name == USER) for name in (USER, "scratch_table")]
     initializer = None
     with pytest.raises(ValueError, match="no variable"):
         warm_starting_util.warm_start(models[0])
     tf.compat.v1.train.get_or_create_global_step()
     initializer = tf.compat.v1.global_variables_initializer()
     warm_starting_util.warm_start(models[0])
-    with support.new_session() as sess:
-        sess.run(initializer)
+    with support.started(support.new_session(), initializer) as sess:
         support.assert_same_tables(support.Raw.of(tables[0]).rows(sess), cases.saved_tables(models[0])[USER]["embedding"])
         assert tables[1].size() == 0
 

@@ -12,7 +12,6 @@ import tensorflow as tf
 import estimator_cases as cases
 import support
 from mx_rec import patches
-from mx_rec.core.embedding import create_table
 from mx_rec.optimizers.adagrad import create_hash_optimizer
 
 USER, ITEM = cases.TABLES
@@ -160,9 +159,7 @@ def test_merged_tables_are_chosen_by_the_name_of_what_they_share(mx, session, tm
     def tables():
         tf.compat.v1.reset_default_graph()
         tf.compat.v1.train.get_or_create_global_step()
-        return [support.Raw.of(create_table(
-            key_dtype=tf.int64, dim=2, name=name, device_vocabulary_size=10, enable_merge=True,
-            emb_initializer=tf.compat.v1.zeros_initializer())) for name in ("one", "two")]
+        return [support.Raw.of(support.make_table(name, 2, 10, enable_merge=True)) for name in ("one", "two")]
 
     one, two = tables()
     sess = support.started(session())

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import estimator_cases as cases
 import support
-from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.core.embedding import sparse_lookup
 from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 from mx_rec.util.initialize import init, terminate_config_initializer
 from mx_rec.util.variable import get_dense_and_sparse_variable
@@ -31,8 +31,7 @@ def train(directory, vocabulary, list_key="sc_vocab_list", classes=3, warm_start
         words = column.embedding_column(column.categorical_column_with_vocabulary_file(
             "sc_vocab_file", vocabulary, num_oov_buckets=1), 2)
         listed = column.embedding_column(column.categorical_column_with_vocabulary_list(list_key, ["p", "q"]), 2)
-        table = create_table(key_dtype=tf.int64, dim=2, name="user_table", device_vocabulary_size=100,
-                             emb_initializer=tf1.random_normal_initializer(seed=2))
+        table = support.make_table("user_table", 2, 100, tf1.random_normal_initializer(seed=2))
         user = sparse_lookup(table, features["user"], is_train=True, modify_graph=True)
         seen = tf.concat([tf1.feature_column.input_layer(features, [words, listed]), tf.reshape(user, [-1, 2])], axis=1)
         logits = tf1.layers.dense(seen, classes, name="logits")
@@ -60,8 +59,7 @@ def old(tmp_path_factory):
     files = {}
     for name, words in (("old", OLD), ("new", NEW), ("classes", ["no", "yes", "perhaps"]), ("other", ["yes", "no"])):
         files[name] = str(root / (name + ".txt"))
-        with open(files[name], "w") as file:
-            file.write("\n".join(words) + "\n")
+        support.write(files[name], "\n".join(words) + "\n")
     init()
     directory = train(root / "model", files["old"], "old_list", steps=12)
     terminate_config_initializer()

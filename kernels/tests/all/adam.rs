@@ -2,10 +2,12 @@
 
 mod deltas;
 
+use crate::directory::Directory;
 use crate::pooled::{embed_pooled, find_pooled};
+use crate::support::{applied, field_update, found_rows, key_gradients, known_offsets, rows_of};
 use mx_rec_kernels::{
-    checkpoint, Absent, Adam, Bags, Field, FieldUpdate, Ids, Initializer, KeyGradients, KeysOf,
-    Kind, LazyAdam, Pool, Push, RowOptimizer, RowsOf, Sgd, SlotValues, Table, TableConfig, Target,
+    checkpoint, Absent, Adam, Bags, Field, Ids, Initializer, KeysOf, Kind, LazyAdam, Pool, Push,
+    RowOptimizer, RowsOf, Sgd, SlotValues, Table, TableConfig, Target,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -143,10 +145,7 @@ pub(crate) fn both(pool: &Pool, keys: i64) -> (Arc<Table>, Dense) {
     let mut inverse = vec![0; all.len()];
     let made = table.id_offset(pool, Ids::I64(&all), true, None, &mut inverse);
     drop(made.unwrap());
-    let mut rows = vec![0.0; all.len() * DIM];
-    table
-        .find(pool, Ids::I64(&all), Absent::Zeros, &mut rows)
-        .unwrap();
+    let rows = found_rows(&table, pool, &all);
     let dense = rows.iter().map(|&w| [f64::from(w), 0.0, 0.0]).collect();
     (table, Dense(dense))
 }
@@ -158,9 +157,7 @@ pub(crate) fn apply(
     grads: &[f32],
     step: &dyn RowOptimizer,
 ) {
-    table
-        .apply(pool, Target::Ids(Ids::I64(keys)), grads, step)
-        .unwrap();
+    applied(table, pool, Target::Ids(Ids::I64(keys)), grads, step);
 }
 
 /// The greatest difference, and the one in the middle.
@@ -302,12 +299,7 @@ fn read_by_every_verb(table: &Arc<Table>, pool: &Pool, keys: &[i64]) -> Vec<Vec<
         ends: &ends,
         ..Bags::default()
     };
-    let rows = RowsOf {
-        table,
-        offsets: &offsets,
-        inverse: &inverse,
-        bags: None,
-    };
+    let rows = rows_of(table, &offsets, &inverse);
     let of_keys = KeysOf {
         table,
         ids,
@@ -426,13 +418,7 @@ fn an_empty_batch_is_a_step_and_neither_is_one_that_fails_nor_one_of_another_tab
     for table in [&one, &other] {
         apply(table, &pool, &[5], &[0.5; DIM], &USUAL.adam(1));
     }
-    let row = |table: &Table| {
-        let mut row = [0.0; DIM];
-        table
-            .find(&pool, Ids::I64(&[5]), Absent::Zeros, &mut row)
-            .unwrap();
-        row
-    };
+    let row = |table: &Table| found_rows(table, &pool, &[5]);
     let start = row(&one);
     assert_eq!(row(&other), start);
     apply(&other, &pool, &[], &[], &USUAL.adam(2));
@@ -444,12 +430,8 @@ fn an_empty_batch_is_a_step_and_neither_is_one_that_fails_nor_one_of_another_tab
     assert_eq!(wrong.unwrap_err().kind(), Kind::InvalidArgument);
     assert_eq!(row(&other), now);
     // In a group each table has one step, however many members it has.
-    let lookup = mx_rec_kernels::LookupGradients {
-        offsets: &[],
-        inverse: &[],
-        grads: mx_rec_kernels::Columns::all(&[], DIM).unwrap(),
-        bags: None,
-    };
+    let lookup =
+        crate::support::gradients(&[], &[], mx_rec_kernels::Columns::all(&[], DIM).unwrap());
     let group = [(&*one, lookup), (&*other, lookup), (&*one, lookup)];
     Table::apply_lookups_many(&pool, &group, &USUAL.adam(2)).unwrap();
     assert_eq!(row(&one), now);
@@ -479,9 +461,7 @@ fn another_optimizer_and_written_fields_come_upon_rows_that_have_caught_up() {
         dense.step(USUAL, step, &[9], &[0.25; DIM]);
         apply(&table, &pool, &[9], &[0.25; DIM], &USUAL.adam(step));
     }
-    let offsets = table
-        .id_offset(&pool, Ids::I64(&[7]), false, None, &mut [0])
-        .unwrap();
+    let offsets = known_offsets(&table, &pool, &[7]).0;
     let mut old = [0.0; DIM];
     {
         let rows = table.batch_rows(&offsets).unwrap();
@@ -493,11 +473,7 @@ fn another_optimizer_and_written_fields_come_upon_rows_that_have_caught_up() {
     dense.step(USUAL, 8, &[], &[]);
     apply(&table, &pool, &[], &[], &USUAL.adam(8));
     let new = old.map(|value| value + 1.0);
-    let update = FieldUpdate {
-        field: Field::Embedding,
-        old: &old,
-        new: &new,
-    };
+    let update = field_update(Field::Embedding, &old, &new);
     table
         .write_fields(&pool, &offsets, &[update], false)
         .unwrap();
@@ -580,20 +556,14 @@ fn a_key_that_comes_back_starts_anew_and_rows_that_move_keep_their_steps() {
         let mut inverse = [0];
         let made = table.id_offset(&pool, Ids::I64(&[key]), true, None, &mut inverse);
         drop(made.unwrap());
-        let mut row = vec![0.0; DIM];
-        table
-            .find(&pool, Ids::I64(&[key]), Absent::Zeros, &mut row)
-            .unwrap();
+        let row = found_rows(&table, &pool, &[key]);
         assert!(at > 0 || row == initial);
     }
     for step in 3..20 {
         dense.step(USUAL, step, &[], &[]);
         apply(&table, &pool, &[], &[], &USUAL.adam(step));
     }
-    let mut row = vec![0.0; DIM];
-    table
-        .find(&pool, Ids::I64(&[20]), Absent::Zeros, &mut row)
-        .unwrap();
+    let row = found_rows(&table, &pool, &[20]);
     assert_eq!(row, initial);
     let differences = dense.differences(&table, &pool);
     let stayed = (0..10).chain(KEYS - 200..KEYS);
@@ -608,52 +578,36 @@ fn a_key_that_comes_back_starts_anew_and_rows_that_move_keep_their_steps() {
 #[test]
 fn a_frozen_key_does_not_move_even_if_a_checkpoint_has_brought_it_moments() {
     let pool = Pool::new(2).unwrap();
-    let temp = tempfile();
+    let temp = Directory::new("adam");
     let (first, _) = both(&pool, 20);
     let keys: Vec<i64> = (0..20).collect();
     apply(&first, &pool, &keys, &Draw(3).grads(&keys), &USUAL.adam(1));
-    checkpoint::save(&first, &pool, &temp.join("t")).unwrap();
+    checkpoint::save(&first, &pool, &temp.0.join("t")).unwrap();
     let table = Table::new(config("t", vec![4])).unwrap();
-    checkpoint::load(&table, &pool, &temp.join("t")).unwrap();
+    checkpoint::load(&table, &pool, &temp.0.join("t")).unwrap();
     let before = content(&table);
     for step in 2..9 {
         apply(&table, &pool, &[4, 6], &[0.5; 2 * DIM], &USUAL.adam(step));
     }
-    let mut row = [0.0; DIM];
-    table
-        .find(&pool, Ids::I64(&[4]), Absent::Zeros, &mut row)
-        .unwrap();
-    assert_eq!(row.map(f32::to_bits)[..], before[&4][..DIM]);
+    let row = found_rows(&table, &pool, &[4]);
+    assert_eq!(crate::table::bits(&row), before[&4][..DIM]);
     let after = content(&table);
     assert_eq!(after[&4], before[&4]);
     assert_ne!(after[&5], before[&5]);
-    std::fs::remove_dir_all(temp).unwrap();
-}
-
-/// A directory that no other test has.
-fn tempfile() -> std::path::PathBuf {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    static NUMBER: AtomicUsize = AtomicUsize::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::SeqCst);
-    let name = format!("mx_rec_adam_{}_{number}", std::process::id());
-    let path = std::env::temp_dir().join(name);
-    std::fs::create_dir_all(&path).unwrap();
-    path
 }
 
 #[test]
 fn a_restored_table_goes_on_with_the_bits_of_the_one_that_was_saved() {
-    let (pool, temp) = (Pool::new(2).unwrap(), tempfile());
+    let (pool, temp) = (Pool::new(2).unwrap(), Directory::new("adam"));
     let (saved, restored) = (table(), table());
     train(&saved, &pool, 1..20);
-    checkpoint::save(&saved, &pool, &temp.join("t")).unwrap();
+    checkpoint::save(&saved, &pool, &temp.0.join("t")).unwrap();
     train(&saved, &pool, 20..40);
     // One that has steps of its own behind it.
     train(&restored, &pool, 1..30);
-    checkpoint::load(&restored, &pool, &temp.join("t")).unwrap();
+    checkpoint::load(&restored, &pool, &temp.0.join("t")).unwrap();
     train(&restored, &pool, 20..40);
     assert_eq!(content(&restored), content(&saved));
-    std::fs::remove_dir_all(temp).unwrap();
 }
 
 #[test]
@@ -669,11 +623,7 @@ fn pushes_of_several_threads_with_and_without_keys_are_each_a_step_of_all_rows()
     let step = USUAL.adam(9);
     let push = |keys: &[i64]| {
         let grads = vec![0.5; keys.len() * DIM];
-        let grads = [KeyGradients {
-            keys,
-            grads: &grads,
-            births: None,
-        }];
+        let grads = [key_gradients(keys, &grads)];
         let push = Push {
             table: &pushed,
             grads: grads.to_vec(),

@@ -1,8 +1,9 @@
 //! Which keys get rows and which lose them, against a plain model and by hand.
 
+use crate::support::{admitted, cases, created, expect_error, found_rows, thresholds};
 use crate::table::rows;
 use mx_rec_kernels::{
-    Absent, Ids, Initializer, Kind, LazyAdam, Lease, Pool, Sgd, Stats, Table, TableConfig, Target,
+    Ids, Initializer, Kind, LazyAdam, Lease, Pool, Sgd, Stats, Table, TableConfig, Target,
     Thresholds,
 };
 use proptest::prelude::*;
@@ -22,10 +23,6 @@ fn table(capacity: u64) -> Arc<Table> {
     )
 }
 
-pub(crate) fn thresholds(access: u32, eviction: Option<u32>) -> Thresholds {
-    Thresholds { access, eviction }
-}
-
 /// One lookup: observed and admitted; returns the lease and whether each id has a row.
 pub(crate) fn look(
     table: &Arc<Table>,
@@ -35,23 +32,8 @@ pub(crate) fn look(
     time: Option<i64>,
     limits: Thresholds,
 ) -> (Lease, Vec<bool>) {
-    let mut places = vec![0; ids.len()];
-    let keys = table
-        .observe(None, pool, Ids::I64(ids), weight, time, limits, &mut places)
-        .unwrap();
-    let mut inverse = vec![0; ids.len()];
-    let lease = table
-        .admit(pool, &keys, None, &places, &mut inverse)
-        .unwrap();
+    let (lease, inverse) = admitted(table, pool, ids, (weight, time), limits);
     (lease, inverse.iter().map(|&at| at >= 0).collect())
-}
-
-fn find(table: &Table, pool: &Pool, ids: &[i64]) -> Vec<f32> {
-    let mut out = vec![9.0; ids.len() * DIM];
-    table
-        .find(pool, Ids::I64(ids), Absent::Zeros, &mut out)
-        .unwrap();
-    out
 }
 
 #[test]
@@ -78,8 +60,12 @@ fn of_the_worked_example_only_33_is_refused() {
     assert_eq!((lease.offsets().len(), table.len()), (4, 4));
     let stats = table.stats();
     assert_eq!((stats.new, stats.refused, stats.hits), (4, 1, 0));
-    assert!(find(&table, &pool, &[33]).iter().all(|&value| value == 0.0));
-    assert!(find(&table, &pool, &[55]).iter().all(|&value| value >= 1.0));
+    assert!(found_rows(&table, &pool, &[33])
+        .iter()
+        .all(|&value| value == 0.0));
+    assert!(found_rows(&table, &pool, &[55])
+        .iter()
+        .all(|&value| value >= 1.0));
     let (_, admitted) = look(&table, &pool, &[33, -1], 1, None, thresholds(2, None));
     assert_eq!(admitted, [true, false]);
 }
@@ -117,11 +103,13 @@ fn thresholds_change_while_training_and_0_stops_counting() {
     assert_eq!(has(&[5]), [false]);
     // A higher one hides rows that were admitted under a lower one, and shows them again.
     table.set_access_threshold(4).unwrap();
-    let hidden = find(&table, &pool, &[2]);
+    let hidden = found_rows(&table, &pool, &[2]);
     assert!(hidden.iter().all(|&value| value == 0.0));
     assert_eq!(has(&[2]), [false]);
     assert_eq!(has(&[2]), [true]);
-    assert!(find(&table, &pool, &[2]).iter().all(|&value| value >= 1.0));
+    assert!(found_rows(&table, &pool, &[2])
+        .iter()
+        .all(|&value| value >= 1.0));
 }
 
 #[test]
@@ -143,22 +131,22 @@ fn keys_go_when_they_were_not_seen_for_the_threshold_and_come_back_as_new() {
     let limits = thresholds(1, Some(60));
     let keys: Vec<i64> = (0..300).collect();
     drop(look(&table, &pool, &keys, 1, Some(1000), limits));
-    let fresh = find(&table, &pool, &keys);
+    let fresh = found_rows(&table, &pool, &keys);
     let adam = LazyAdam::new(0.5, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap();
     let grads = vec![1.0; keys.len() * DIM];
     let target = Target::Ids(Ids::I64(&keys));
     table.apply(&pool, target, &grads, &adam).unwrap();
-    let learned = find(&table, &pool, &keys);
+    let learned = found_rows(&table, &pool, &keys);
     drop(look(&table, &pool, &keys[200..], 1, Some(1059), limits));
     assert_eq!(table.evict().unwrap(), (0, 300), "59 s");
     drop(look(&table, &pool, &keys[250..], 1, Some(1060), limits));
     assert_eq!(table.evict().unwrap(), (200, 100), "60 s");
     assert_eq!(table.stats().evicted, 200);
-    let found = find(&table, &pool, &keys);
+    let found = found_rows(&table, &pool, &keys);
     assert!(found[..200 * DIM].iter().all(|&value| value == 0.0));
     assert_eq!(found[200 * DIM..], learned[200 * DIM..]);
     drop(look(&table, &pool, &keys, 1, Some(1061), limits));
-    let found = find(&table, &pool, &keys);
+    let found = found_rows(&table, &pool, &keys);
     assert_eq!(found[..200 * DIM], fresh[..200 * DIM]);
     let exported = table.export().unwrap();
     for (at, key) in exported.keys.iter().enumerate() {
@@ -193,7 +181,7 @@ fn most_rows_go_the_others_move_together_and_those_in_flight_stay() {
         out
     };
     let before = (rows(staying.offsets()), rows(leaving.offsets()));
-    let all = find(&table, &pool, &keys);
+    let all = found_rows(&table, &pool, &keys);
     let slots = |table: &Table| -> HashMap<i64, Vec<u32>> {
         let export = table.export().unwrap();
         let bits = |at: usize| {
@@ -214,7 +202,10 @@ fn most_rows_go_the_others_move_together_and_those_in_flight_stay() {
     drop((staying, leaving));
     table.remove(Ids::I64(&[0])).unwrap();
     drop(look(&table, &pool, &[0], 1, Some(1100), limits));
-    for (&key, values) in keys.iter().zip(find(&table, &pool, &keys).chunks(DIM)) {
+    for (&key, values) in keys
+        .iter()
+        .zip(found_rows(&table, &pool, &keys).chunks(DIM))
+    {
         let expected = match key % 9 {
             0 if key == 0 => continue,
             0 => &all[key as usize * DIM..(key as usize + 1) * DIM],
@@ -230,7 +221,7 @@ fn most_rows_go_the_others_move_together_and_those_in_flight_stay() {
     let memory_now = table.memory().rows_bytes;
     assert!(memory_now <= memory / 100 + 64, "{memory_now} of {memory}");
     assert_eq!(
-        find(&table, &pool, &kept[1..2000]),
+        found_rows(&table, &pool, &kept[1..2000]),
         all.chunks(DIM * 9)
             .skip(1)
             .take(1999)
@@ -250,11 +241,10 @@ fn refusals_name_the_table_and_change_nothing() {
     };
     for time in [0, -5, i64::from(u32::MAX), i64::MAX] {
         let error = observe(Some(time), thresholds(1, Some(5))).unwrap_err();
-        assert_eq!(error.kind(), Kind::InvalidArgument);
-        let text = error.to_string();
-        assert!(
-            text.contains("admission") && text.contains(&time.to_string()),
-            "{text}"
+        expect_error(
+            &error,
+            Kind::InvalidArgument,
+            &["admission", &time.to_string()],
         );
     }
     let error = observe(None, thresholds(1, Some(5))).unwrap_err();
@@ -415,7 +405,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(2000))]
 
     #[test]
     fn random_histories_follow_the_rules(verbs in verbs(), access in 0..4_u32, eviction in 1..20_u32) {
@@ -435,9 +425,8 @@ proptest! {
         let base = {
             let other = self::table(1000);
             let keys: Vec<i64> = (-3..24).filter(|&key| key != -1).collect();
-            let mut inverse = vec![0; keys.len()];
-            other.id_offset(&pool, Ids::I64(&keys), true, None, &mut inverse).unwrap();
-            find(&other, &pool, &(-3..24).collect::<Vec<_>>())
+            created(&other, &pool, &keys);
+            found_rows(&other, &pool, &(-3..24).collect::<Vec<_>>())
         };
         for verb in verbs {
             match verb {
@@ -494,7 +483,7 @@ proptest! {
             }
             prop_assert_eq!(table.len(), model.rows.len() as u64);
             let keys: Vec<i64> = (-3..24).collect();
-            for ((&key, found), base) in keys.iter().zip(find(&table, &pool, &keys).chunks(DIM)).zip(base.chunks(DIM)) {
+            for ((&key, found), base) in keys.iter().zip(found_rows(&table, &pool, &keys).chunks(DIM)).zip(base.chunks(DIM)) {
                 let shown = model.rows.get(&key).filter(|_| model.admitted(key));
                 for (&found, &base) in found.iter().zip(base) {
                     let expected = shown.map_or(0.0, |sum| base + sum);

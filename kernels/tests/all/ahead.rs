@@ -1,10 +1,10 @@
 //! Batches ahead of their step: what is staged stays unseen, what is leased stays good, and no row
 //! is lost.
 
+use crate::support::{applied, created, found_rows, pool, UNIFORM};
 use crate::table::rows;
 use mx_rec_kernels::{
-    Absent, Adagrad, Ids, Initializer, Kind, Lease, Pool, Result, Sgd, SlotSpec, Table,
-    TableConfig, Target,
+    Adagrad, Ids, Initializer, Kind, Lease, Pool, Result, Sgd, SlotSpec, Table, TableConfig, Target,
 };
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -13,10 +13,7 @@ const DIM: usize = 4;
 const SEED: u64 = 9;
 
 fn initializer() -> Initializer {
-    Initializer::RandomUniform {
-        min: -1.0,
-        max: 1.0,
-    }
+    UNIFORM
 }
 
 fn table(capacity: u64, frozen_keys: &[i64]) -> Arc<Table> {
@@ -27,10 +24,6 @@ fn table(capacity: u64, frozen_keys: &[i64]) -> Arc<Table> {
         ..TableConfig::new("ahead", DIM, capacity)
     };
     Arc::new(Table::new(config).unwrap())
-}
-
-fn pool() -> Pool {
-    Pool::new(1).unwrap()
 }
 
 /// The first values of a key's row.
@@ -95,10 +88,7 @@ fn expect_no_row_lost(table: &Table, slots: usize) {
     let rows = slab_rows(table, slots);
     let free = rows.min(table.capacity()) - table.len();
     let new: Vec<i64> = (0..free as i64).map(|at| i64::MIN + at).collect();
-    let mut inverse = vec![0; new.len()];
-    table
-        .id_offset(&pool(), Ids::I64(&new), true, None, &mut inverse)
-        .unwrap();
+    created(table, &pool(), &new);
     assert_eq!(slab_rows(table, slots), rows, "rows are lost");
     table.remove(Ids::I64(&new)).unwrap();
 }
@@ -113,10 +103,7 @@ fn a_prepared_batch_is_seen_by_nobody_until_it_is_claimed() {
         (vec![2, 1, 3], &[0, 1, 0, -1, 2][..])
     );
     assert_eq!(keys(&table), [1, 2]);
-    let mut out = [7.0; DIM];
-    table
-        .find(&pool(), Ids::I64(&[5]), Absent::Zeros, &mut out)
-        .unwrap();
+    let out = found_rows(&table, &pool(), &[5]);
     assert_eq!(out, [0.0; DIM]);
     let known = table.id_offset(&pool(), Ids::I64(&[5]), false, None, &mut [0]);
     assert!(known.unwrap().is_empty());
@@ -423,9 +410,13 @@ fn staged_rows_get_the_slots_they_would_get_in_the_step() {
     let (table, adagrad) = (table(100, &[]), Adagrad::new(0.5, 0.25).unwrap());
     let update = |keys: &[i64]| {
         let grads = vec![1.0; keys.len() * DIM];
-        table
-            .apply(&pool(), Target::Ids(Ids::I64(keys)), &grads, &adagrad)
-            .unwrap();
+        applied(
+            &table,
+            &pool(),
+            Target::Ids(Ids::I64(keys)),
+            &grads,
+            &adagrad,
+        );
     };
     // The first update adds the slot to staged rows too.
     let batch = prepare(&table, &[1]);
@@ -514,9 +505,7 @@ fn threads_lose_no_row_and_share_none() {
             assert_eq!(rows[at..at + DIM], first(id), "key {id}");
         }
         let zeros = vec![0.0; rows.len()];
-        table
-            .apply(&pool, Target::Offsets(offsets), &zeros, &sgd)
-            .unwrap();
+        applied(&table, &pool, Target::Offsets(offsets), &zeros, &sgd);
     };
     let (done, began) = (AtomicBool::new(false), std::time::Instant::now());
     std::thread::scope(|scope| {

@@ -1,8 +1,9 @@
 //! Batches of many tables that are prepared together: what each table gives is what it gives alone,
 //! and threads that claim, remove and clear meanwhile wait for nobody for ever.
 
+use crate::support::{ids_of, UNIFORM};
 use crate::table::rows;
-use mx_rec_kernels::{Ids, IdsOf, Initializer, Lease, Pool, Table, TableConfig};
+use mx_rec_kernels::{Ids, Lease, Pool, Table, TableConfig};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
@@ -11,10 +12,7 @@ const DIM: usize = 4;
 fn table(seed: u64, capacity: u64) -> Arc<Table> {
     let config = TableConfig {
         seed,
-        initializer: Initializer::RandomUniform {
-            min: -1.0,
-            max: 1.0,
-        },
+        initializer: UNIFORM,
         ..TableConfig::new(format!("table{seed}"), DIM, capacity)
     };
     Arc::new(Table::new(config).unwrap())
@@ -62,11 +60,7 @@ fn together(
     });
     let mut inverses: Vec<Vec<i32>> = ids.clone().map(|ids| vec![7; ids.len()]).collect();
     let group = members.iter().zip(ids).zip(&mut inverses);
-    let group = group.map(|((&(table, _), ids), inverse)| IdsOf {
-        table: &tables[table],
-        ids: Ids::I64(ids),
-        inverse,
-    });
+    let group = group.map(|((&(table, _), ids), inverse)| ids_of(&tables[table], ids, inverse));
     let leases = Table::prepare_many(pool, group.collect(), limit);
     Ahead { inverses, leases }
 }
@@ -197,11 +191,7 @@ fn a_batch_that_cannot_be_prepared_leaves_the_others_alone() {
     assert_eq!(none.inverses[0], [-1; 50]);
     assert!(Table::prepare_many(&pool, Vec::new(), None).is_empty());
     let mut wrong = [0; 4];
-    let wrong = IdsOf {
-        table: &tables[0],
-        ids: Ids::I64(&[1, 2]),
-        inverse: &mut wrong,
-    };
+    let wrong = ids_of(&tables[0], &[1, 2], &mut wrong);
     assert!(Table::prepare_many(&pool, vec![wrong], None)[0]
         .offsets()
         .is_empty());
@@ -262,11 +252,7 @@ fn threads_that_prepare_claim_remove_and_clear_the_same_tables_all_come_to_their
                     let ids: Vec<i64> = (0..500).map(|_| random.below(900) as i64).collect();
                     let mut inverses = vec![vec![0; ids.len()]; 4];
                     let group = tables.iter().rev().zip(&mut inverses);
-                    let group = group.map(|(table, inverse)| IdsOf {
-                        table,
-                        ids: Ids::I64(&ids),
-                        inverse,
-                    });
+                    let group = group.map(|(table, inverse)| ids_of(table, &ids, inverse));
                     drop(Table::lease_many(&pool, group.collect(), None).unwrap());
                 }
             }),
@@ -279,10 +265,7 @@ fn threads_that_prepare_claim_remove_and_clear_the_same_tables_all_come_to_their
     for (seed, table) in tables.iter().enumerate() {
         for (key, row) in content(table) {
             let mut first = [0.0; DIM];
-            let uniform = Initializer::RandomUniform {
-                min: -1.0,
-                max: 1.0,
-            };
+            let uniform = UNIFORM;
             uniform.fill(seed as u64, key, &mut first);
             assert_eq!(row, first.map(f32::to_bits), "key {key}");
         }

@@ -1,9 +1,9 @@
 //! Occurrences are counted exactly: by many threads at once, by several lookups of a step, and when
 //! the table becomes another between counting and deciding.
 
-use mx_rec_kernels::{
-    checkpoint, Absent, Ids, Initializer, Lease, Pool, Table, TableConfig, Thresholds,
-};
+use crate::directory::Directory;
+use crate::support::{found_rows, pool, thresholds};
+use mx_rec_kernels::{checkpoint, Ids, Initializer, Lease, Pool, Table, TableConfig};
 use std::sync::Arc;
 
 fn table(admission_sketch_bytes: u64) -> Arc<Table> {
@@ -24,7 +24,7 @@ fn observe(
     (weight, time): (u32, i64),
     (access, eviction): (u32, Option<u32>),
 ) -> (Arc<Vec<i64>>, Vec<i32>) {
-    let limits = Thresholds { access, eviction };
+    let limits = thresholds(access, eviction);
     let mut places = vec![0; ids.len()];
     let time = (time > 0).then_some(time);
     let keys = table.observe(None, pool, Ids::I64(ids), weight, time, limits, &mut places);
@@ -38,15 +38,22 @@ fn admit(table: &Arc<Table>, pool: &Pool, found: &(Arc<Vec<i64>>, Vec<i32>)) -> 
     (lease.unwrap(), inverse.iter().map(|&at| at >= 0).collect())
 }
 
+/// Counts a batch and decides about it.
+fn count(
+    table: &Arc<Table>,
+    pool: &Pool,
+    ids: &[i64],
+    observed: (u32, i64),
+    limits: (u32, Option<u32>),
+) {
+    admit(table, pool, &observe(table, pool, ids, observed, limits));
+}
+
 /// How many of `keys` with rows were counted `access` times or more.
 fn counted(table: &Table, keys: &[i64], access: u32) -> usize {
     table.set_access_threshold(access).unwrap();
-    let mut out = vec![9.0; keys.len()];
-    let pool = Pool::new(1).unwrap();
-    table
-        .find(&pool, Ids::I64(keys), Absent::Zeros, &mut out)
-        .unwrap();
-    out.iter().filter(|&&value| value == 1.0).count()
+    let rows = found_rows(table, &pool(), keys);
+    rows.iter().filter(|&&value| value == 1.0).count()
 }
 
 #[test]
@@ -57,11 +64,7 @@ fn no_occurrence_is_lost_when_many_threads_count_the_same_rows() {
         let (table, threads) = (table(0), 6);
         let keys: Vec<i64> = (0..keys).map(|key| key * 31 - 7).collect();
         let pool = Pool::new(1).unwrap();
-        admit(
-            &table,
-            &pool,
-            &observe(&table, &pool, &keys, (1, 1), (1, None)),
-        );
+        count(&table, &pool, &keys, (1, 1), (1, None));
         std::thread::scope(|scope| {
             for thread in 0..threads {
                 let (table, keys) = (&table, &keys);
@@ -129,11 +132,7 @@ fn keys_without_rows_are_admitted_by_the_very_occurrence_that_is_due() {
 #[test]
 fn what_stays_the_same_in_a_row_is_not_written_and_what_is_more_than_fits_stays_the_most() {
     let (table, pool) = (table(0), Pool::new(1).unwrap());
-    admit(
-        &table,
-        &pool,
-        &observe(&table, &pool, &[5], (1, 9), (1, None)),
-    );
+    count(&table, &pool, &[5], (1, 9), (1, None));
     for _ in 0..3 {
         observe(&table, &pool, &[5, 5, 5], (u32::MAX / 2, 7), (1, None));
     }
@@ -147,26 +146,19 @@ fn what_stays_the_same_in_a_row_is_not_written_and_what_is_more_than_fits_stays_
 
 #[test]
 fn between_counting_and_deciding_the_table_may_become_another() {
-    let dir = std::env::temp_dir().join(format!("mx_rec-between-{}", std::process::id()));
+    let dir = Directory::new("between");
+    let dir = dir.0.join("saved");
     let pool = Pool::new(2).unwrap();
     let limits = (2, Some(100));
     let saved = table(0);
     // In the files: 7 and 8 have rows, in this order; 9 was counted once.
-    admit(
-        &saved,
-        &pool,
-        &observe(&saved, &pool, &[7, 7, 8, 8, 9], (1, 900), limits),
-    );
+    count(&saved, &pool, &[7, 7, 8, 8, 9], (1, 900), limits);
     checkpoint::save(&saved, &pool, &dir).unwrap();
     let made = |sketch| {
         let table = table(sketch);
         // 8 has row 0 here, 10 row 1, 7 row 2; 9 and 11 are counted once.
         let ids = [8, 8, 10, 10, 7, 7, 9, 11];
-        admit(
-            &table,
-            &pool,
-            &observe(&table, &pool, &ids, (1, 1000), limits),
-        );
+        count(&table, &pool, &ids, (1, 1000), limits);
         table
     };
     let row = |table: &Table, key| {
@@ -195,11 +187,7 @@ fn between_counting_and_deciding_the_table_may_become_another() {
         ] {
             let table = made(sketch);
             // Stale when it is evicted, unlike those of the batch.
-            admit(
-                &table,
-                &pool,
-                &observe(&table, &pool, &[30, 30], (1, 950), limits),
-            );
+            count(&table, &pool, &[30, 30], (1, 950), limits);
             let found = observe(&table, &pool, &batch, (1, 1060), limits);
             if what == "clear" {
                 table.remove(Ids::I64(&[30])).unwrap();
@@ -243,5 +231,4 @@ fn between_counting_and_deciding_the_table_may_become_another() {
         let found = observe(&table, &pool, &[9], (1, 1060), limits);
         assert_eq!(admit(&table, &pool, &found).1, [true]);
     }
-    std::fs::remove_dir_all(&dir).unwrap();
 }

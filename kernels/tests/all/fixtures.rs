@@ -1,9 +1,10 @@
 //! Tables in every version of the checkpoint format load, and hold what they held when they were
 //! saved.
 
+use crate::admission::look;
+use crate::support::thresholds;
 use mx_rec_kernels::{
-    checkpoint, Ids, Initializer, Pool, RowDtype, RowStorage, SlotSpec, Table, TableConfig,
-    Thresholds,
+    checkpoint, Initializer, Pool, RowDtype, RowStorage, SlotSpec, Table, TableConfig,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -134,27 +135,8 @@ fn a_history_decides_about_keys_as_it_did_when_it_was_saved() {
             // What was configured when it was saved; the original does not tell, and its threshold
             // stands for it.
             let access = if version == "original_history" { 3 } else { 2 };
-            let thresholds = Thresholds {
-                access,
-                eviction: Some(3600),
-            };
-            let mut places = vec![0; ids.len()];
-            let keys = table
-                .observe(
-                    None,
-                    &pool,
-                    Ids::I64(ids),
-                    1,
-                    Some(time),
-                    thresholds,
-                    &mut places,
-                )
-                .unwrap();
-            let mut inverse = vec![0; ids.len()];
-            table
-                .admit(&pool, &keys, None, &places, &mut inverse)
-                .unwrap();
-            inverse.iter().map(|&at| at >= 0).collect::<Vec<bool>>()
+            let thresholds = thresholds(access, Some(3600));
+            look(&table, &pool, ids, 1, Some(time), thresholds).1
         };
         let admitted = admit(1_700_003_600, &[41, 42, -3, 7]);
         assert_eq!(admitted, [false, has_history, true, true], "{version}");

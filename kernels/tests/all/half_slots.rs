@@ -2,11 +2,12 @@
 
 use crate::halves::{config, rows, stored, train, with_half_slots, DIM, HALVES};
 use crate::optimizers::optimizer;
+use crate::support::{created, field_update, tier};
 use crate::tiered::support::Directory;
 use mx_rec_kernels::checkpoint::{inspect, load, load_chain, save, save_delta};
 use mx_rec_kernels::{
-    Absent, Error, Field, FieldUpdate, Ids, Pool, Result, Rounding, RowDtype, RowGradients,
-    SlotSpec, SlotValues, Table, TableConfig, Target, TierConfig, OPTIMIZERS,
+    Absent, Error, Field, Ids, Pool, Result, Rounding, RowDtype, RowGradients, SlotSpec,
+    SlotValues, Table, TableConfig, Target, OPTIMIZERS,
 };
 use std::collections::BTreeMap;
 
@@ -217,11 +218,7 @@ fn a_checkpoint_with_slots_of_another_type_is_refused_or_converted_as_asked() ->
 
 /// Where rows are: all in memory, or few of them.
 fn of_either_kind(config: TableConfig, directory: &Directory) -> Result<[Table; 2]> {
-    let tier = TierConfig {
-        ram_rows: 16,
-        directories: vec![directory.0.clone()],
-        direct: false,
-    };
+    let tier = tier(16, vec![directory.0.clone()]);
     Ok([Table::new(config.clone())?, Table::tiered(config, &tier)?])
 }
 
@@ -333,8 +330,8 @@ fn a_row_that_comes_again_starts_anew_and_others_stay_as_they_were() -> Result<(
     table.remove(Ids::I64(&gone))?;
     // Other keys get their rows.
     let new: Vec<i64> = (100_000..100_000 + gone.len() as i64).collect();
-    table.id_offset(&pool, Ids::I64(&new), true, None, &mut vec![0; new.len()])?;
-    table.id_offset(&pool, Ids::I64(&gone), true, None, &mut vec![0; gone.len()])?;
+    created(&table, &pool, &new);
+    created(&table, &pool, &gone);
     let start = stored(BFLOAT16, 0.1, None).to_bits();
     assert_eq!(f32::from_bits(start), 0.100_097_656);
     for (key, row) in rows(&table) {
@@ -374,8 +371,7 @@ fn two_tables_of_one_step_round_as_each_alone_and_an_empty_update_counts() -> Re
             let grads: Vec<f32> = crate::halves::grads(t as usize, ids.len())
                 [..ids.len() * one.config().dim]
                 .to_vec();
-            let mut inverse = vec![0; ids.len()];
-            let offsets = one.id_offset(&pool, Ids::I64(&ids), true, None, &mut inverse)?;
+            let (offsets, inverse) = created(one, &pool, &ids);
             let offsets: Vec<i64> = inverse.iter().map(|&at| offsets[at as usize]).collect();
             other.apply(&pool, Target::Ids(Ids::I64(&ids)), &grads, &*step)?;
             group.push((one, offsets, grads));
@@ -406,7 +402,7 @@ fn slot(initial: f32) -> SlotSpec {
 fn slots_that_scripts_read_and_write_are_rounded_by_numbers_of_their_own() -> Result<()> {
     let pool = Pool::new(1)?;
     let table = Table::new(with_half_slots(BFLOAT16, Rounding::Stochastic))?;
-    let offsets = table.id_offset(&pool, Ids::I64(&[5]), true, None, &mut [0])?;
+    let offsets = created(&table, &pool, &[5]).0;
     let field = Field::Slot(slot(0.1));
     let read = || -> Result<Vec<f32>> {
         let mut out = vec![0.0; DIM];
@@ -419,11 +415,7 @@ fn slots_that_scripts_read_and_write_are_rounded_by_numbers_of_their_own() -> Re
     let new: Vec<f32> = (0..DIM).map(|at| start + at as f32 * 0.001).collect();
     for (number, are_given) in [(1, false), (1, true), (2, false)] {
         let old = read()?;
-        let update = FieldUpdate {
-            field: field.clone(),
-            old: &old,
-            new: &new,
-        };
+        let update = field_update(field.clone(), &old, &new);
         table.write_fields(&pool, &offsets, &[update], are_given)?;
         let expected: Vec<f32> = new
             .iter()
@@ -436,12 +428,8 @@ fn slots_that_scripts_read_and_write_are_rounded_by_numbers_of_their_own() -> Re
         assert_eq!(read()?, expected, "{number} {are_given}");
     }
     // Who fills rows knows what slots start at as it was given.
-    let filled = table.id_offset(&pool, Ids::I64(&[6]), true, None, &mut [0])?;
-    let update = FieldUpdate {
-        field: field.clone(),
-        old: &[0.1; DIM],
-        new: &[0.3; DIM],
-    };
+    let filled = created(&table, &pool, &[6]).0;
+    let update = field_update(field.clone(), &[0.1; DIM], &[0.3; DIM]);
     table.write_fields(&pool, &filled, &[update], true)?;
     let expected = stored(BFLOAT16, 0.3, None).to_bits();
     assert_eq!(rows(&table)[&6][DIM..], [expected; DIM]);

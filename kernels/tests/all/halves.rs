@@ -2,12 +2,12 @@
 //! rows, restores, deltas and parts are.
 
 use crate::optimizers::optimizer;
+use crate::support::{created, field_update, found_rows, push_of, tier, UNIFORM};
 use crate::tiered::support::Directory;
 use mx_rec_kernels::checkpoint::{load, load_chain, load_part, save, save_delta};
 use mx_rec_kernels::{
-    Absent, Error, Field, FieldUpdate, Ids, Initializer, KeyGradients, Partition, Pool, Push,
-    Result, Rounding, RowDtype, RowStorage, SlotSpec, Table, TableConfig, Target, TierConfig,
-    OPTIMIZERS,
+    Absent, Error, Field, Ids, Partition, Pool, Result, Rounding, RowDtype, RowStorage, SlotSpec,
+    Table, TableConfig, Target, OPTIMIZERS,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,10 +18,7 @@ pub(crate) const HALVES: [RowDtype; 2] = [RowDtype::Bfloat16, RowDtype::Float16]
 pub(crate) fn config(dtype: RowDtype, rounding: Rounding) -> TableConfig {
     TableConfig {
         seed: 0x1234_5678_9abc_def0,
-        initializer: Initializer::RandomUniform {
-            min: -1.0,
-            max: 1.0,
-        },
+        initializer: UNIFORM,
         frozen_keys: vec![7],
         row_storage: RowStorage {
             dtype,
@@ -208,8 +205,7 @@ fn rows_are_those_of_the_rule_on_paper_after_every_step() -> Result<()> {
                     .map(|(&id, row)| (id, row.iter().map(|one| one.to_bits()).collect()))
                     .collect();
                 assert_eq!(rows(&table), expected, "{dtype} {rounding:?} step {t}");
-                let mut found = vec![0.0; ids.len() * DIM];
-                table.find(&pool, Ids::I64(&ids), Absent::Zeros, &mut found)?;
+                let found = found_rows(&table, &pool, &ids);
                 for (id, found) in ids.iter().zip(found.chunks_exact(DIM)) {
                     assert_eq!(found, paper[id]);
                 }
@@ -237,7 +233,7 @@ fn results_depend_on_no_threads_order_of_rows_disk_restores_deltas_or_parts() ->
 
             let threads = Table::new(config.clone())?;
             // Other row numbers.
-            threads.id_offset(&one, Ids::I64(&ids(9, 300)), true, None, &mut [0; 300])?;
+            created(&threads, &one, &ids(9, 300));
             train(&threads, &three, at, 0..12, 300)?;
             let others = rows(&threads);
             assert!(
@@ -245,11 +241,7 @@ fn results_depend_on_no_threads_order_of_rows_disk_restores_deltas_or_parts() ->
                 "{name}"
             );
 
-            let tier = TierConfig {
-                ram_rows: 320,
-                directories: vec![dir.0.clone()],
-                direct: false,
-            };
+            let tier = tier(320, vec![dir.0.clone()]);
             let tiered = Table::tiered(config.clone(), &tier)?;
             train(&tiered, &three, at, 0..12, 300)?;
             assert!(tiered.stats().tier.unwrap().rows_on_disk > 0);
@@ -320,15 +312,7 @@ fn push_to_parts(parts: &[Table], at: usize, t: usize) -> Result<()> {
         }
         let mut inverse = vec![0; keys.len()];
         table.id_offset(&Pool::new(1)?, Ids::I64(&keys), true, None, &mut inverse)?;
-        let push = Push {
-            table,
-            grads: vec![KeyGradients {
-                keys: &keys,
-                grads: &sums,
-                births: None,
-            }],
-            optimizer: &*step,
-        };
+        let push = push_of(table, &keys, &sums, &*step);
         Table::push_many(&Pool::new(1)?, &[push])?;
     }
     Ok(())
@@ -416,16 +400,16 @@ fn a_slot_of_one_float_a_row_is_saved_and_loaded_and_no_other_takes_its_place() 
             train(&table, &pool, at, 6..9, 50)?;
             train(&other, &pool, at, 6..9, 50)?;
             assert_eq!(rows(&other), rows(&table));
-            let wide = FieldUpdate {
-                field: Field::Slot(SlotSpec {
+            let wide = field_update(
+                Field::Slot(SlotSpec {
                     name: spec.name.clone(),
                     initial: 0.0,
                     per_row: false,
                 }),
-                old: &[0.0; DIM],
-                new: &[1.0; DIM],
-            };
-            let offsets = table.id_offset(&pool, Ids::I64(&[3]), true, None, &mut [0])?;
+                &[0.0; DIM],
+                &[1.0; DIM],
+            );
+            let offsets = created(&table, &pool, &[3]).0;
             let before = rows(&table);
             let text = message(table.write_fields(&pool, &offsets, &[wide], false));
             assert!(text.contains("another form"), "{text}");
@@ -443,8 +427,7 @@ fn rows_that_others_write_are_rounded_and_values_that_do_not_fit_are_counted() -
     let mut given = vec![0.1; DIM];
     given[..4].copy_from_slice(&[70_000.0, f32::NAN, f32::NEG_INFINITY, -1e9]);
     table.assign(&pool, Ids::I64(&[5]), &given)?;
-    let mut found = vec![0.0; DIM];
-    table.find(&pool, Ids::I64(&[5]), Absent::Zeros, &mut found)?;
+    let found = found_rows(&table, &pool, &[5]);
     assert_eq!(found[0], 65_504.0);
     assert!(found[1].is_nan());
     assert_eq!(found[2..4], [f32::NEG_INFINITY, -65_504.0]);
@@ -452,20 +435,15 @@ fn rows_that_others_write_are_rounded_and_values_that_do_not_fit_are_counted() -
     let stats = table.stats();
     assert_eq!((stats.saturated, stats.not_finite), (2, 2));
 
-    let offsets = table.id_offset(&pool, Ids::I64(&[6]), true, None, &mut [0])?;
+    let offsets = created(&table, &pool, &[6]).0;
     let read = table.batch_rows(&offsets)?;
     let mut old = vec![0.0; DIM];
     read.read(&pool, &Field::Embedding, &mut old)?;
     drop(read);
     let new: Vec<f32> = old.iter().map(|one| one + 0.25).collect();
-    let update = FieldUpdate {
-        field: Field::Embedding,
-        old: &old,
-        new: &new,
-    };
+    let update = field_update(Field::Embedding, &old, &new);
     table.write_fields(&pool, &offsets, &[update], false)?;
-    table.find(&pool, Ids::I64(&[6]), Absent::Zeros, &mut found)?;
-    for (found, new) in found.iter().zip(new) {
+    for (found, new) in found_rows(&table, &pool, &[6]).iter().zip(new) {
         assert_eq!(*found, stored(RowDtype::Float16, new, None));
     }
     Ok(())

@@ -6,11 +6,12 @@ use crate::halves::{
     config, grads, ids, in_parts, random, rows, stored, train, with_half_slots, DIM, HALVES,
 };
 use crate::optimizers::optimizer;
+use crate::support::{created, field_update, found_rows, known_offsets, tier};
 use crate::tiered::support::Directory;
 use mx_rec_kernels::checkpoint::{load, load_chain, save, save_delta};
 use mx_rec_kernels::{
-    Absent, Adam, Field, FieldUpdate, Ids, Pool, Result, Rounding, RowDtype, RowOptimizer,
-    RowStorage, Table, TableConfig, Target, TierConfig, OPTIMIZERS,
+    Adam, Field, FieldUpdate, Ids, Pool, Result, Rounding, RowDtype, RowOptimizer, RowStorage,
+    Table, TableConfig, Target, OPTIMIZERS,
 };
 use std::collections::BTreeMap;
 
@@ -90,11 +91,7 @@ impl Paper {
         let values = self.read(keys, &offsets, step)?;
         let fields = self.fields.iter().zip(&values);
         let updates: Vec<FieldUpdate<'_>> = fields
-            .map(|((field, ..), [old, new])| FieldUpdate {
-                field: field.clone(),
-                old,
-                new,
-            })
+            .map(|((field, ..), [old, new])| field_update(field.clone(), old, new))
             .collect();
         self.table
             .write_fields(&self.pool, &offsets, &updates, false)?;
@@ -155,13 +152,9 @@ fn rows_that_wait_are_read_and_updated_rounded_by_the_last_step() -> Result<()> 
                     let keys: Vec<i64> = paper.seen.keys().copied().collect();
                     let expected = paper.now(&keys, number)?;
                     let what = format!("{at:?} {:?} step {t}", config.row_storage);
-                    let mut found = vec![0.0; keys.len() * DIM];
-                    table.find(&pool, Ids::I64(&keys), Absent::Zeros, &mut found)?;
+                    let mut found = found_rows(&table, &pool, &keys);
                     assert!(found == expected[0], "{what}");
-                    let mut inverse = vec![0; keys.len()];
-                    let offsets =
-                        table.id_offset(&pool, Ids::I64(&keys), false, None, &mut inverse)?;
-                    let read = table.batch_rows(&offsets)?;
+                    let read = table.batch_rows(&known_offsets(&table, &pool, &keys).0)?;
                     for ((field, ..), expected) in paper.fields.iter().zip(&expected) {
                         read.read(&pool, field, &mut found)?;
                         assert!(found == *expected, "{what} {field:?}");
@@ -186,12 +179,10 @@ fn reads_change_nothing_and_a_save_stores_what_reads_show() -> Result<()> {
                     train(table, &pool, at, t..t + 1, 30)?;
                 }
                 let keys: Vec<i64> = ids(t / 2, 30);
-                let mut out = vec![0.0; keys.len() * DIM];
-                read.find(&pool, Ids::I64(&keys), Absent::Zeros, &mut out)?;
+                found_rows(&read, &pool, &keys);
             }
             let keys: Vec<i64> = rows_of(&read, &pool)?;
-            let mut shown = vec![0.0; keys.len() * DIM];
-            read.find(&pool, Ids::I64(&keys), Absent::Zeros, &mut shown)?;
+            let shown = found_rows(&read, &pool, &keys);
             let (one, other) = (rows(&quiet), rows(&read));
             assert_eq!(one, other);
             for (key, shown) in keys.iter().zip(shown.chunks_exact(DIM)) {
@@ -208,8 +199,7 @@ fn rows_of(table: &Table, pool: &Pool) -> Result<Vec<i64>> {
     let mut keys: Vec<i64> = (0..20).flat_map(|t| ids(t, 30)).collect();
     keys.sort_unstable();
     keys.dedup();
-    let mut inverse = vec![0; keys.len()];
-    let offsets = table.id_offset(pool, Ids::I64(&keys), false, None, &mut inverse)?;
+    let (offsets, _inverse) = known_offsets(table, pool, &keys);
     assert!(offsets.iter().all(|&offset| offset > 0));
     Ok(keys)
 }
@@ -240,17 +230,13 @@ fn results_depend_on_no_threads_disk_restores_deltas_or_parts_but_on_saves() -> 
             let (expected, once, twice) = (results(&[])?, results(&[5])?, results(&[5, 8])?);
 
             let threads = Table::new(config.clone())?;
-            threads.id_offset(&one, Ids::I64(&ids(9, 300)), true, None, &mut [0; 300])?;
+            created(&threads, &one, &ids(9, 300));
             run(&[], &threads, &three)?;
             let others = rows(&threads);
             let same = |(key, row): (&i64, &Vec<u32>)| others[key] == *row;
             assert!(expected.iter().all(same), "{name}");
 
-            let tier = TierConfig {
-                ram_rows: 320,
-                directories: vec![dir.0.clone()],
-                direct: false,
-            };
+            let tier = tier(320, vec![dir.0.clone()]);
             for (saves, wanted) in [(&[][..], &expected), (&[5, 8], &twice)] {
                 let tiered = Table::tiered(config.clone(), &tier)?;
                 run(saves, &tiered, &three)?;
@@ -295,11 +281,7 @@ fn spans_are_rounded_alike_in_memory_on_disk_and_from_deltas() -> Result<()> {
     let dtypes = HALVES.into_iter();
     let configs = dtypes.flat_map(|dtype| configs(dtype, Rounding::Stochastic));
     for (number, config) in configs.enumerate() {
-        let tier = TierConfig {
-            ram_rows: 40,
-            directories: vec![dir.0.clone()],
-            direct: false,
-        };
+        let tier = tier(40, vec![dir.0.clone()]);
         let memory = Table::new(config.clone())?;
         let disk = Table::tiered(config.clone(), &tier)?;
         memory.track_changes();

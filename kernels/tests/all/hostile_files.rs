@@ -4,9 +4,11 @@
 //!
 //! `scripts/stress fuzz` runs the long form, for MX_REC_FUZZ_SECONDS seconds.
 
+use crate::directory::Directory;
+use crate::support::{applied, thresholds};
 use mx_rec_kernels::checkpoint::{self, inspect};
 use mx_rec_kernels::{
-    Ids, Initializer, Kind, LazyAdam, Pool, Result, Table, TableConfig, Target, Thresholds, PADDING,
+    Ids, Initializer, Kind, LazyAdam, Pool, Result, Table, TableConfig, Target, PADDING,
 };
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -18,7 +20,6 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -428,10 +429,7 @@ fn adam() -> LazyAdam {
 
 /// A training step: count, admit, update.
 fn step(table: &Arc<Table>, pool: &Pool, ids: &[i64], time: i64) -> Result<()> {
-    let limits = Thresholds {
-        access: 2,
-        eviction: Some(50),
-    };
+    let limits = thresholds(2, Some(50));
     let mut places = vec![0; ids.len()];
     let keys = table.observe(
         None,
@@ -452,17 +450,13 @@ fn step(table: &Arc<Table>, pool: &Pool, ids: &[i64], time: i64) -> Result<()> {
 /// Checkpoints of every kind, each with the dim and the sketch of its table and its directories: a
 /// whole one, then its deltas.
 struct Seeds {
-    root: PathBuf,
+    root: Directory,
     all: Vec<(usize, u64, Vec<PathBuf>)>,
 }
 
 impl Seeds {
     fn new(pool: &Pool) -> Seeds {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let number = NUMBER.fetch_add(1, Relaxed);
-        let root =
-            std::env::temp_dir().join(format!("mx_rec-hostile-{}-{number}", std::process::id()));
-        fs::create_dir_all(&root).unwrap();
+        let root = Directory::new("hostile");
         let mut all = Vec::new();
         for (name, sketch, counts) in [
             ("plain", 0, false),
@@ -478,13 +472,11 @@ impl Seeds {
                     step(&table, pool, &ids[..25], time + 10).unwrap();
                 } else {
                     let grads = vec![0.5; ids.len() * 2];
-                    table
-                        .apply(pool, Target::Ids(Ids::I64(&ids)), &grads, &adam())
-                        .unwrap();
+                    applied(&table, pool, Target::Ids(Ids::I64(&ids)), &grads, &adam());
                 }
             };
             train(0, 100);
-            let dir = |link: usize| root.join(name).join(link.to_string());
+            let dir = |link: usize| root.0.join(name).join(link.to_string());
             let mut since = checkpoint::save(&table, pool, &dir(0)).unwrap().epoch;
             let mut dirs = vec![dir(0)];
             for link in 1..3 {
@@ -511,12 +503,6 @@ impl Seeds {
             all.push((3, 0, vec![fixtures.join(version).join("users")]));
         }
         Seeds { root, all }
-    }
-}
-
-impl Drop for Seeds {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.root);
     }
 }
 
@@ -600,7 +586,7 @@ fn question(
 fn run(cases: u32) -> u64 {
     let pool = Pool::new(2).unwrap();
     let seeds = Seeds::new(&pool);
-    let work = seeds.root.join("work");
+    let work = seeds.root.0.join("work");
     let loaded = Cell::new(0);
     let config = Config {
         cases,

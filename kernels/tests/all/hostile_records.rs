@@ -1,13 +1,12 @@
 //! Hostile bytes in the files of rows on disk: a read gives the row that was written, or
 //! `DataLoss`, and never another row or a crash.
 
+use crate::directory::Directory;
+use crate::support::UNIFORM;
 use mx_rec_kernels::tier::Files;
-use mx_rec_kernels::{
-    Absent, Ids, Initializer, Kind, LazyAdam, Pool, Result, Table, TableConfig, Target,
-};
+use mx_rec_kernels::{Absent, Ids, Kind, LazyAdam, Pool, Result, Table, TableConfig, Target};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,34 +33,23 @@ impl Draw {
 }
 
 struct Case {
-    directory: PathBuf,
+    directory: Directory,
     table: Arc<Table>,
     pool: Pool,
-}
-
-impl Drop for Case {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.directory);
-    }
 }
 
 impl Case {
     /// A table whose files have names, mostly on disk, after rows have moved for a while.
     fn new(name: &str, draw: &mut Draw) -> Case {
-        let name = format!("mx_rec-hostile-{name}-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        fs::create_dir_all(&directory).unwrap();
-        let files = Files::open_named(std::slice::from_ref(&directory)).unwrap();
+        let directory = Directory::new(name);
+        let files = Files::open_named(std::slice::from_ref(&directory.0)).unwrap();
         let files = match draw.below(2) {
             0 => files,
             _ => files.past_page_cache(),
         };
         let config = TableConfig {
             seed: 4,
-            initializer: Initializer::RandomUniform {
-                min: -1.0,
-                max: 1.0,
-            },
+            initializer: UNIFORM,
             ..TableConfig::new("hostile", DIM, 2 * KEYS as u64)
         };
         let table = Table::tiered_on(config, RAM_ROWS, Arc::new(files)).unwrap();
@@ -100,7 +88,7 @@ impl Case {
 
     /// The file that holds something; those of narrower rows before are empty.
     fn file(&self) -> File {
-        let paths = fs::read_dir(&self.directory).unwrap();
+        let paths = fs::read_dir(&self.directory.0).unwrap();
         let files = paths.map(|entry| {
             let path = entry.unwrap().path();
             File::options().read(true).write(true).open(path).unwrap()

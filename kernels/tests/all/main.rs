@@ -26,6 +26,7 @@ mod pushes;
 mod refused;
 mod sketch;
 mod sketch_checkpoint;
+mod support;
 mod table;
 mod threads;
 mod tier_files;

@@ -2,6 +2,7 @@
 //! hand, also in groups and on several threads, and updates are by the rows as they were read.
 
 use crate::pooled::{embed_pooled, find_pooled};
+use crate::support::{applied, created};
 use crate::table::bits;
 use mx_rec_kernels::{
     reduce_pooled, restore_pooled, Absent, Bags, Columns, Error, Ids, KeysOf, LookupGradients,
@@ -185,10 +186,7 @@ fn a_group_of_members_with_a_norm_and_without_gives_the_bits_of_one_after_the_ot
 /// A table with the rows of a batch, its offsets, their inverse, and the rows.
 fn looked_up(name: &str, dim: usize, ids: &[i64]) -> (Table, Vec<i64>, Vec<i32>, Vec<f32>) {
     let (table, pool) = (table(name, dim), Pool::new(1).unwrap());
-    let mut inverse = vec![0; ids.len()];
-    let offsets = table
-        .id_offset(&pool, Ids::I64(ids), true, None, &mut inverse)
-        .unwrap();
+    let (offsets, inverse) = created(&table, &pool, ids);
     let offsets = offsets.to_vec();
     let mut rows = vec![0.0; offsets.len() * dim];
     table.lookup(&pool, &offsets, &mut rows).unwrap();
@@ -215,16 +213,12 @@ fn an_update_that_sums_by_itself_is_that_by_sums_and_by_the_rows_that_were_kept(
             let columns = Columns::all(&grads, dim).unwrap();
             let mut sums = vec![0.0; offsets.len() * dim];
             reduce_pooled(&pool, columns, &inverse, &bags, &mut sums).unwrap();
-            by_sums
-                .apply(&pool, Target::Offsets(&offsets), &sums, &sgd)
-                .unwrap();
+            applied(&by_sums, &pool, Target::Offsets(&offsets), &sums, &sgd);
 
             let (alone, offsets, inverse, _) = looked_up("t", dim, &ids);
             // What has changed the rows since does not count.
             let zeros = vec![0.0; sums.len()];
-            alone
-                .apply(&pool, Target::Offsets(&offsets), &zeros, &sgd)
-                .unwrap();
+            applied(&alone, &pool, Target::Offsets(&offsets), &zeros, &sgd);
             let lookup = LookupGradients {
                 offsets: &offsets,
                 inverse: &inverse,

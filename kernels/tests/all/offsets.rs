@@ -1,9 +1,10 @@
 //! An offset reaches the row of its own key or none: whatever was removed, moved, restored or
 //! cleared since it was given out.
 
+use crate::support::{admitted, expect_error, gradients, leased, pool, thresholds};
 use mx_rec_kernels::{
-    checkpoint, Columns, Ids, Initializer, Kind, LazyAdam, LookupGradients, Momentum, Pool, Result,
-    RowOptimizer, Sgd, SlotSpec, Table, TableConfig, Target, Thresholds,
+    checkpoint, Columns, Ids, Initializer, Kind, LazyAdam, Momentum, Result, RowOptimizer, Sgd,
+    SlotSpec, Table, TableConfig, Target,
 };
 use std::sync::Arc;
 
@@ -16,10 +17,6 @@ fn table(capacity: u64) -> Arc<Table> {
         ..TableConfig::new("offsets", DIM, capacity)
     };
     Arc::new(Table::new(config).unwrap())
-}
-
-fn pool() -> Pool {
-    Pool::new(1).unwrap()
 }
 
 /// Offsets of distinct keys in their order, as numbers that hold nothing.
@@ -51,12 +48,7 @@ fn apply_fused(table: &Table, offsets: &[i64], optimizer: &dyn RowOptimizer) -> 
         vec![1.0; offsets.len() * DIM],
         (0..).take(offsets.len()).collect::<Vec<i32>>(),
     );
-    let lookup = LookupGradients {
-        offsets,
-        inverse: &inverse,
-        grads: Columns::all(&grads, DIM).unwrap(),
-        bags: None,
-    };
+    let lookup = gradients(offsets, &inverse, Columns::all(&grads, DIM).unwrap());
     table.apply_lookups(&pool(), &[lookup], optimizer)
 }
 
@@ -68,12 +60,7 @@ fn apply_many(
     optimizer: &dyn RowOptimizer,
 ) -> u64 {
     let grads = vec![1.0; inverse.len() * DIM];
-    let lookup = LookupGradients {
-        offsets,
-        inverse,
-        grads: Columns::all(&grads, DIM).unwrap(),
-        bags: None,
-    };
+    let lookup = gradients(offsets, inverse, Columns::all(&grads, DIM).unwrap());
     Table::apply_lookups_many(&pool(), &[(table, lookup)], optimizer).unwrap()
 }
 
@@ -102,9 +89,7 @@ fn a_step_over_a_replaced_table_is_aborted_and_changes_nothing() {
             let table = table(10);
             let given = offsets(&table, &[20, 10]);
             apply(&table, &given, optimizer).unwrap();
-            let lease = table
-                .lease(&pool(), Ids::I64(&[20, 10]), None, &mut [0; 2])
-                .unwrap();
+            let lease = leased(&table, &pool(), &[20, 10]).0;
             if clear {
                 table.clear();
                 offsets(&table, &[10, 20]);
@@ -122,12 +107,7 @@ fn a_step_over_a_replaced_table_is_aborted_and_changes_nothing() {
                     table.embed(&pool(), old, &inverse, &mut out).unwrap_err(),
                 ];
                 for error in errors {
-                    assert_eq!(error.kind(), Kind::Aborted, "{error}");
-                    let text = error.to_string();
-                    assert!(
-                        text.contains("offsets") && text.contains("replaced"),
-                        "{text}"
-                    );
+                    expect_error(&error, Kind::Aborted, &["offsets", "replaced"]);
                 }
             }
             assert_eq!(table.export().unwrap(), before);
@@ -156,8 +136,7 @@ fn the_gradient_of_a_removed_key_reaches_nobody_and_is_counted() {
     let expected = [-4.0, -4.0, 0.0, 0.0, -4.0, -4.0];
     assert_eq!(read(&table, &all).unwrap(), expected);
     let error = read(&table, &old[1..2]).unwrap_err();
-    assert_eq!(error.kind(), Kind::InvalidArgument);
-    assert!(error.to_string().contains("removed"), "{error}");
+    expect_error(&error, Kind::InvalidArgument, &["removed"]);
     // Removed again while nobody has the row, and while its own key does.
     table.remove(Ids::I64(&[4])).unwrap();
     assert_eq!(apply(&table, &[old[1], new[0]], &sgd()).unwrap(), 0);
@@ -212,9 +191,7 @@ fn offset_0_is_nobodys_like_padding() {
 #[test]
 fn a_leased_row_of_a_removed_key_can_be_read_and_not_changed() {
     let table = table(9);
-    let lease = table
-        .lease(&pool(), Ids::I64(&[1, 2]), None, &mut [0; 2])
-        .unwrap();
+    let lease = leased(&table, &pool(), &[1, 2]).0;
     apply(&table, lease.offsets(), &sgd()).unwrap();
     table.remove(Ids::I64(&[2])).unwrap();
     assert_eq!(apply(&table, lease.offsets(), &sgd()).unwrap(), 1);
@@ -264,17 +241,9 @@ fn offsets_of_rows_that_an_eviction_moved_are_stale_on_both_ends() {
     let table = table(1 << 20);
     let (stale, kept): (Vec<i64>, Vec<i64>) = (0..300_000).partition(|key| key % 4 != 3);
     let look = |keys: &[i64], now: i64| {
-        let thresholds = Thresholds {
-            access: 1,
-            eviction: Some(10),
-        };
-        let (mut places, mut inverse) = (vec![0; keys.len()], vec![0; keys.len()]);
-        let ids = Ids::I64(keys);
-        let found = table
-            .observe(None, &pool(), ids, 1, Some(now), thresholds, &mut places)
-            .unwrap();
-        let lease = table.admit(&pool(), &found, None, &places, &mut inverse);
-        lease.unwrap().offsets().to_vec()
+        let thresholds = thresholds(1, Some(10));
+        let (lease, _) = admitted(&table, &pool(), keys, (1, Some(now)), thresholds);
+        lease.offsets().to_vec()
     };
     let all: Vec<i64> = (0..300_000).collect();
     look(&all, 1);
@@ -351,10 +320,7 @@ fn a_lease_and_a_copy_of_its_offsets_are_updated_alike() {
 fn a_key_that_is_admitted_twice_gets_one_step_of_the_sum_of_its_gradients() {
     let momentum = Momentum::new(0.1, 0.9, false).unwrap();
     let table = table(10);
-    let thresholds = Thresholds {
-        access: 1,
-        eviction: None,
-    };
+    let thresholds = thresholds(1, None);
     let ids = Ids::I64(&[5, 7]);
     let mut places = vec![0; 2];
     let keys = table.observe(None, &pool(), ids, 1, None, thresholds, &mut places);

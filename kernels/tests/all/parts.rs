@@ -1,9 +1,10 @@
 //! A table that is cut into parts trains, saves and loads as one that is whole.
 
 use crate::directory::Directory;
+use crate::support::{created, expect_error, gradients, ids_of, push_of, UNIFORM};
 use mx_rec_kernels::{
-    checkpoint, Adagrad, Columns, Ids, IdsOf, Initializer, KeyGradients, Kind, LazyAdam,
-    LookupGradients, Partition, Pool, Push, Pushed, RowOptimizer, Splitter, Table, TableConfig,
+    checkpoint, Adagrad, Columns, Ids, Kind, LazyAdam, Partition, Pool, Pushed, Splitter, Table,
+    TableConfig,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,10 +15,7 @@ const DIM: usize = 3;
 fn table(name: &str) -> Arc<Table> {
     let config = TableConfig {
         seed: 11,
-        initializer: Initializer::RandomUniform {
-            min: -1.0,
-            max: 1.0,
-        },
+        initializer: UNIFORM,
         frozen_keys: vec![4],
         ..TableConfig::new(name, DIM, 100_000)
     };
@@ -80,39 +78,23 @@ fn step_in_parts(pool: &Pool, parts: &[Arc<Table>], step: i64) {
         let keys = &found.keys[start..start + found.counts[at]];
         start += found.counts[at];
         let mut inverse = vec![0; keys.len()];
-        let one = IdsOf {
-            table,
-            ids: Ids::I64(keys),
-            inverse: &mut inverse,
-        };
+        let one = ids_of(table, keys, &mut inverse);
         drop(Table::lease_many(pool, vec![one], None).unwrap());
         let grads = mx_rec_kernels::rows_of_part(&sums, DIM, &counts, at).unwrap();
         let optimizer = adam(step as i32 + 1);
-        let push = Push {
-            table,
-            grads: vec![KeyGradients {
-                keys,
-                grads,
-                births: None,
-            }],
-            optimizer: &optimizer,
-        };
+        let push = push_of(table, keys, grads, &optimizer);
         assert_eq!(Table::push_many(pool, &[push]).unwrap().dropped, 0);
     }
 }
 
 fn step_whole(pool: &Pool, table: &Table, step: i64) {
     let (ids, grads) = batch(step);
-    let mut inverse = vec![0; ids.len()];
-    let offsets = table
-        .id_offset(pool, Ids::I64(&ids), true, None, &mut inverse)
-        .unwrap();
-    let lookup = LookupGradients {
-        offsets: &offsets,
-        inverse: &inverse,
-        grads: Columns::all(&grads, table.dim()).unwrap(),
-        bags: None,
-    };
+    let (offsets, inverse) = created(table, pool, &ids);
+    let lookup = gradients(
+        &offsets,
+        &inverse,
+        Columns::all(&grads, table.dim()).unwrap(),
+    );
     table
         .apply_lookups(pool, &[lookup], &adam(step as i32 + 1))
         .unwrap();
@@ -189,8 +171,7 @@ fn parts_that_are_missing_misnamed_or_of_two_saves_are_refused_and_change_nothin
     let (kept, before) = (table("users"), content(&[table("users")]));
     let refused = |what: &str| {
         let error = checkpoint::load(&kept, &pool, &temp.0.join("users")).unwrap_err();
-        assert_eq!(error.kind(), Kind::DataLoss, "{error}");
-        assert!(error.to_string().contains(what), "{error}");
+        expect_error(&error, Kind::DataLoss, &[what]);
         let part = Partition::new(0, 2).unwrap();
         let dirs = [temp.0.join("users")];
         let of_part = checkpoint::load_part(&kept, &pool, &[&dirs[0]], part).unwrap_err();
@@ -303,29 +284,13 @@ fn a_push_makes_no_row_and_counts_what_it_drops() {
     let pool = Pool::new(2).unwrap();
     let users = table("users");
     let make = |ids: &[i64]| {
-        let mut inverse = vec![0; ids.len()];
-        users
-            .id_offset(&pool, Ids::I64(ids), true, None, &mut inverse)
-            .unwrap();
+        created(&users, &pool, ids);
     };
     make(&[1, 2, 4]);
     let before = content(&[Arc::clone(&users)]);
     let optimizer = Adagrad::new(0.1, 0.1).unwrap();
     let push = |keys: &[i64], grads: &[f32]| {
-        let grads = vec![KeyGradients {
-            keys,
-            grads,
-            births: None,
-        }];
-        let optimizer: &dyn RowOptimizer = &optimizer;
-        Table::push_many(
-            &pool,
-            &[Push {
-                table: &users,
-                grads,
-                optimizer,
-            }],
-        )
+        Table::push_many(&pool, &[push_of(&users, keys, grads, &optimizer)])
     };
     // 4 is a padding key of the model, -1 is padding: neither is updated nor dropped.
     let done = push(&[2, 3, 4, -1], &[1.0; 4 * DIM]).unwrap();
@@ -353,10 +318,7 @@ fn pushes_of_many_threads_lose_no_gradient() {
     let users = table("users");
     let keys: Vec<i64> = (10..500).collect();
     let pool = Pool::new(1).unwrap();
-    let mut inverse = vec![0; keys.len()];
-    users
-        .id_offset(&pool, Ids::I64(&keys), true, None, &mut inverse)
-        .unwrap();
+    created(&users, &pool, &keys);
     let sum = |table: &Table| -> f64 {
         let export = table.export().unwrap();
         export.embedding.iter().map(|&value| f64::from(value)).sum()
@@ -370,15 +332,7 @@ fn pushes_of_many_threads_lose_no_gradient() {
                 let sgd = mx_rec_kernels::Sgd::new(1.0, 0.0).unwrap();
                 let grads = vec![-0.25; keys.len() * DIM];
                 for _ in 0..50 {
-                    let push = Push {
-                        table: &users,
-                        grads: vec![KeyGradients {
-                            births: None,
-                            keys: &keys,
-                            grads: &grads,
-                        }],
-                        optimizer: &sgd,
-                    };
+                    let push = push_of(&users, &keys, &grads, &sgd);
                     let done = Table::push_many(&pool, &[push]).unwrap();
                     assert_eq!(done.updated, keys.len() as u64);
                 }

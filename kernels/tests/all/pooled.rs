@@ -1,19 +1,17 @@
 //! Pooled lookups and their gradients against sums that are written down id by id.
 
+use crate::support::{cases, created, UNIFORM};
 use mx_rec_kernels::{
     bag_divisors, reduce_pooled, restore_pooled, weight_gradients, Absent, Adagrad, Bags, Columns,
-    Divisor, Ids, Initializer, KeysOf, Kind, LazyAdam, LookupGradients, Pool, Result, RowOptimizer,
-    RowsOf, Sgd, Table, TableConfig, Target,
+    Divisor, Ids, KeysOf, Kind, LazyAdam, LookupGradients, Pool, Result, RowOptimizer, RowsOf, Sgd,
+    Table, TableConfig, Target,
 };
 use proptest::prelude::*;
 
 fn table(dim: usize) -> Table {
     Table::new(TableConfig {
         seed: 5,
-        initializer: Initializer::RandomUniform {
-            min: -1.0,
-            max: 1.0,
-        },
+        initializer: UNIFORM,
         frozen_keys: vec![3],
         ..TableConfig::new("pooled", dim, 1 << 20)
     })
@@ -393,10 +391,7 @@ fn expect_same_steps(batch: &Batch, threads: usize, optimizer: &dyn RowOptimizer
     for _ in 0..2 {
         let mut found = Vec::new();
         for table in &tables {
-            let mut inverse = vec![0; ids.len()];
-            let offsets = table
-                .id_offset(&pool, Ids::I64(&ids), true, None, &mut inverse)
-                .unwrap();
+            let (offsets, inverse) = created(table, &pool, &ids);
             found.push((offsets, inverse));
         }
         let (offsets, inverse) = &found[0];
@@ -443,11 +438,7 @@ fn expect_same_steps(batch: &Batch, threads: usize, optimizer: &dyn RowOptimizer
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 300,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(300))]
 
     #[test]
     fn every_form_gives_the_sums_that_are_written_down(batch in batches(), threads in 1..3_usize) {
@@ -600,10 +591,7 @@ fn a_key_that_went_is_dropped_and_a_replaced_table_is_an_error_that_can_be_repea
     let (table, pool) = (table(2), Pool::new(2).unwrap());
     let ids = [7, 8, 7, 9];
     let resolve = || {
-        let mut inverse = vec![0; 4];
-        let offsets = table
-            .id_offset(&pool, Ids::I64(&ids), true, None, &mut inverse)
-            .unwrap();
+        let (offsets, inverse) = created(&table, &pool, &ids);
         (offsets, inverse)
     };
     let bags = Bags {

@@ -1,8 +1,7 @@
 //! Pushes of several workers at once: none waits for another for ever.
 
-use mx_rec_kernels::{
-    Absent, Ids, IdsOf, KeyGradients, KeysOf, Pool, Push, Sgd, Table, TableConfig,
-};
+use crate::support::{ids_of, keys_of, push_of};
+use mx_rec_kernels::{Absent, Pool, Push, Sgd, Table, TableConfig};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::sync::Arc;
@@ -20,11 +19,7 @@ fn table(at: usize) -> Arc<Table> {
 
 fn make_rows(pool: &Pool, table: &Arc<Table>, keys: &[i64]) {
     let mut inverse = vec![0; keys.len()];
-    let one = IdsOf {
-        table,
-        ids: Ids::I64(keys),
-        inverse: &mut inverse,
-    };
+    let one = ids_of(table, keys, &mut inverse);
     drop(Table::lease_many(pool, vec![one], None).unwrap());
 }
 
@@ -35,15 +30,7 @@ fn pushes<'a>(
     grads: &'a [f32],
     optimizer: &'a Sgd,
 ) -> Vec<Push<'a>> {
-    let push = |table: &'a Arc<Table>| Push {
-        table,
-        grads: vec![KeyGradients {
-            keys,
-            grads,
-            births: None,
-        }],
-        optimizer,
-    };
+    let push = |table: &'a Arc<Table>| push_of(table, keys, grads, optimizer);
     tables.iter().map(push).collect()
 }
 
@@ -72,12 +59,7 @@ fn no_gradient_of_pushes_to_the_same_small_tables_is_lost() {
     });
     for table in &tables {
         let mut rows = vec![0.0; keys.len() * DIM];
-        let one = KeysOf {
-            table,
-            ids: Ids::I64(&keys),
-            absent: Absent::Zeros,
-            bags: None,
-        };
+        let one = keys_of(table, &keys, Absent::Zeros);
         Table::find_many(&pool, &[one], vec![&mut rows]).unwrap();
         assert!(rows.iter().all(|&value| value == 3.0 * ROUNDS as f32));
     }

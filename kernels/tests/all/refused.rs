@@ -2,9 +2,10 @@
 //! made, no update counted.
 
 use crate::halves::{config, with_half_slots, DIM};
+use crate::support::{created, gradients, push_of};
 use mx_rec_kernels::{
-    Columns, Ids, KeyGradients, LookupGradients, Pool, Push, Result, Rounding, RowDtype,
-    RowGradients, RowOptimizer, SlotSpec, Table, TableConfig, Target,
+    Columns, Ids, Pool, Push, Result, Rounding, RowDtype, RowGradients, RowOptimizer, SlotSpec,
+    Table, TableConfig, Target,
 };
 
 /// An optimizer that counts its steps in one slot.
@@ -54,7 +55,7 @@ fn tables(pool: &Pool) -> Result<[Table; 2]> {
         )?,
     ];
     for table in &tables {
-        table.id_offset(pool, Ids::I64(&KEYS), true, None, &mut [0; 2])?;
+        created(table, pool, &KEYS);
     }
     Ok(tables)
 }
@@ -85,12 +86,7 @@ fn steps(pool: &Pool, tables: &[&Table], optimizer: &dyn RowOptimizer) -> Vec<Re
     });
     let rows: Vec<_> = rows.collect();
     let lookups = tables.iter().zip(&offsets).map(|(&table, offsets)| {
-        let lookup = LookupGradients {
-            offsets,
-            inverse: &[0, 1],
-            grads: Columns::all(&grads, DIM).unwrap(),
-            bags: None,
-        };
+        let lookup = gradients(offsets, &[0, 1], Columns::all(&grads, DIM).unwrap());
         (table, lookup)
     });
     let lookups: Vec<_> = lookups.collect();
@@ -106,15 +102,7 @@ fn steps(pool: &Pool, tables: &[&Table], optimizer: &dyn RowOptimizer) -> Vec<Re
 }
 
 fn push<'a>(table: &'a Table, grads: &'a [f32], optimizer: &'a dyn RowOptimizer) -> Push<'a> {
-    Push {
-        table,
-        grads: vec![KeyGradients {
-            keys: &KEYS,
-            grads,
-            births: None,
-        }],
-        optimizer,
-    }
+    push_of(table, &KEYS, grads, optimizer)
 }
 
 fn expect_refused(found: Result<u64>, text: &str) {

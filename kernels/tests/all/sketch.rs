@@ -1,11 +1,10 @@
 //! Admission with a sketch: what exact counters decide as long as keys do not meet, never later,
 //! and in fixed memory.
 
-use crate::admission::{look, many_steps, thresholds};
+use crate::admission::{look, many_steps};
+use crate::support::{cases, expect_error, found_rows, thresholds};
 use crate::table::rows;
-use mx_rec_kernels::{
-    Absent, Ids, Initializer, Kind, Pool, Sgd, Table, TableConfig, Target, Thresholds,
-};
+use mx_rec_kernels::{Ids, Initializer, Kind, Pool, Sgd, Table, TableConfig, Target, Thresholds};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -31,13 +30,10 @@ fn table(sketch_bytes: u64) -> Arc<Table> {
 fn the_size_is_checked_and_named() {
     for bytes in [1, 1023, (1 << 40) + 1, u64::MAX] {
         let error = Table::new(config(bytes)).err().unwrap();
-        assert_eq!(error.kind(), Kind::InvalidArgument);
-        let text = error.to_string();
-        assert!(
-            text.contains("rare")
-                && text.contains("admission_sketch_bytes")
-                && text.contains(&bytes.to_string()),
-            "{text}"
+        expect_error(
+            &error,
+            Kind::InvalidArgument,
+            &["rare", "admission_sketch_bytes", &bytes.to_string()],
         );
     }
 }
@@ -61,8 +57,7 @@ fn without_memory_for_the_sketch_nothing_changes() {
     let limits = thresholds(2, None);
     let observed = table.observe(None, &pool, Ids::I64(&[5]), 1, None, limits, &mut [0]);
     let error = observed.err().unwrap();
-    assert_eq!(error.kind(), Kind::ResourceExhausted);
-    assert!(error.to_string().contains("rare"), "{error}");
+    expect_error(&error, Kind::ResourceExhausted, &["rare"]);
     let error = table.set_access_threshold(3).unwrap_err();
     assert_eq!(error.kind(), Kind::ResourceExhausted);
     assert_eq!((table.stats().history_bytes, table.len()), (0, 0));
@@ -220,17 +215,12 @@ impl Run {
     }
 
     fn find(&self, ids: &[i64]) -> Vec<f32> {
-        let mut out = vec![9.0; ids.len() * DIM];
-        let ids = Ids::I64(ids);
-        self.table
-            .find(&self.pool, ids, Absent::Zeros, &mut out)
-            .unwrap();
-        out
+        found_rows(&self.table, &self.pool, ids)
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(1000))]
 
     #[test]
     fn a_wide_sketch_decides_as_exact_counters_do(

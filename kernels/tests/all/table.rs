@@ -1,17 +1,15 @@
 //! Claims about a table that no single history shows: threads, index size, limits, refusals.
 
+use crate::support::{applied, created, expect_error, found_rows, gradients, UNIFORM};
 use mx_rec_kernels::{
-    Absent, Columns, Export, Ids, Initializer, Kind, LazyAdam, LookupGradients, Pool, Sgd, Table,
-    TableConfig, Target,
+    Absent, Columns, Export, Ids, Kind, LazyAdam, LookupGradients, Pool, Sgd, Table, TableConfig,
+    Target,
 };
 
 fn table(dim: usize, capacity: u64) -> Table {
     Table::new(TableConfig {
         seed: 5,
-        initializer: Initializer::RandomUniform {
-            min: -1.0,
-            max: 1.0,
-        },
+        initializer: UNIFORM,
         ..TableConfig::new("claims", dim, capacity)
     })
     .unwrap()
@@ -21,14 +19,6 @@ fn scattered(n: usize, seed: i64, range: i64) -> Vec<i64> {
     (0..n as i64)
         .map(|at| ((at + seed) * 2_654_435_761 % range) * 7 - 3)
         .collect()
-}
-
-fn create(table: &Table, pool: &Pool, ids: &[i64]) -> (Vec<i64>, Vec<i32>) {
-    let mut inverse = vec![0; ids.len()];
-    let offsets = table
-        .id_offset(pool, Ids::I64(ids), true, None, &mut inverse)
-        .unwrap();
-    (offsets, inverse)
 }
 
 /// The row numbers in offsets, which hold generations too.
@@ -51,14 +41,10 @@ fn many_steps_on_any_number_of_threads_give_the_same_bits() {
                 .map(|at| (at as f32 * 0.1).sin())
                 .collect();
             let adam = LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap();
-            let (offsets, inverse) = create(&table, &pool, &ids);
-            table
-                .apply(&pool, Target::Ids(Ids::I64(&ids)), &grads, &adam)
-                .unwrap();
+            let (offsets, inverse) = created(&table, &pool, &ids);
+            applied(&table, &pool, Target::Ids(Ids::I64(&ids)), &grads, &adam);
             let repeated: Vec<i64> = inverse.iter().map(|&at| offsets[at as usize]).collect();
-            table
-                .apply(&pool, Target::Offsets(&repeated), &grads, &adam)
-                .unwrap();
+            applied(&table, &pool, Target::Offsets(&repeated), &grads, &adam);
             table.remove(Ids::I64(&ids[..100])).unwrap();
             all_offsets.extend(rows(&offsets));
             all_restores.extend(inverse);
@@ -87,16 +73,12 @@ fn threads_at_once_lose_no_update() {
                 let grads = vec![-1.0; ids.len() * 8];
                 for _ in 0..steps {
                     if worker == 0 {
-                        let (offsets, inverse) = create(table, pool, ids);
+                        let (offsets, inverse) = created(table, pool, ids);
                         let repeated: Vec<i64> =
                             inverse.iter().map(|&at| offsets[at as usize]).collect();
-                        table
-                            .apply(pool, Target::Offsets(&repeated), &grads, sgd)
-                            .unwrap();
+                        applied(table, pool, Target::Offsets(&repeated), &grads, sgd);
                     } else {
-                        table
-                            .apply(pool, Target::Ids(Ids::I64(ids)), &grads, sgd)
-                            .unwrap();
+                        applied(table, pool, Target::Ids(Ids::I64(ids)), &grads, sgd);
                     }
                 }
             });
@@ -104,11 +86,8 @@ fn threads_at_once_lose_no_update() {
         scope.spawn(|| {
             for step in 0..steps {
                 let others = scattered(3000, 1_000_000 + step * 3000, 1 << 40);
-                create(&table, &pool, &others);
-                let mut out = vec![0.0; ids.len() * 8];
-                table
-                    .find(&pool, Ids::I64(&ids), Absent::Zeros, &mut out)
-                    .unwrap();
+                created(&table, &pool, &others);
+                let out = found_rows(&table, &pool, &ids);
                 assert!(out
                     .chunks(8)
                     .all(|row| row.iter().all(|value| *value == row[0])));
@@ -116,10 +95,7 @@ fn threads_at_once_lose_no_update() {
             }
         });
     });
-    let mut out = vec![0.0; ids.len() * 8];
-    table
-        .find(&pool, Ids::I64(&ids), Absent::Zeros, &mut out)
-        .unwrap();
+    let out = found_rows(&table, &pool, &ids);
     for (id, row) in ids.iter().zip(out.chunks(8)) {
         let times = ids.iter().filter(|other| *other == id).count();
         assert_eq!(row, [(times * 3 * steps as usize) as f32; 8]);
@@ -135,7 +111,7 @@ fn the_index_stays_within_twenty_bytes_a_row_at_any_moment() {
         .filter(|&key| key != -1)
         .collect();
     for (batch, ids) in keys.chunks(20_000).enumerate() {
-        create(&table, &pool, ids);
+        created(&table, &pool, ids);
         if batch >= 10 {
             peak = peak.max(table.memory().index_bytes as f64 / table.len() as f64);
         }
@@ -148,7 +124,7 @@ fn the_index_stays_within_twenty_bytes_a_row_at_any_moment() {
 fn a_batch_over_the_budget_changes_nothing() {
     let (table, pool) = (table(3, 1000), Pool::new(2).unwrap());
     let ids: Vec<i64> = (0..900).collect();
-    create(&table, &pool, &ids);
+    created(&table, &pool, &ids);
     let before = table.export().unwrap();
     let (more, rows) = ((800..1100).collect::<Vec<i64>>(), vec![7.0; 900]);
     let mut inverse = vec![0; 300];
@@ -164,22 +140,18 @@ fn a_batch_over_the_budget_changes_nothing() {
     ];
     for error in errors {
         let error = error.unwrap_err();
-        assert_eq!(error.kind(), Kind::ResourceExhausted);
-        assert!(
-            error.to_string().contains("claims") && error.to_string().contains("1000"),
-            "{error}"
-        );
+        expect_error(&error, Kind::ResourceExhausted, &["claims", "1000"]);
     }
     assert_eq!(table.export().unwrap(), before);
-    create(&table, &pool, &(900..1000).collect::<Vec<i64>>());
+    created(&table, &pool, &(900..1000).collect::<Vec<i64>>());
     assert_eq!(table.len(), 1000);
 }
 
 #[test]
 fn offsets_that_are_no_row_are_refused_by_name_and_value() {
     let (table, pool, other) = (table(2, 100), Pool::new(1).unwrap(), table(2, 100));
-    let good = create(&table, &pool, &[10, 11, 12]).0;
-    let foreign = create(&other, &pool, &[10]).0[0];
+    let good = created(&table, &pool, &[10, 11, 12]).0;
+    let foreign = created(&other, &pool, &[10]).0[0];
     table.remove(Ids::I64(&[11])).unwrap();
     let sgd = Sgd::new(1.0, 0.0).unwrap();
     let before = table.export().unwrap();
@@ -209,11 +181,10 @@ fn offsets_that_are_no_row_are_refused_by_name_and_value() {
             .apply_lookups(&pool, &[of(2, &[first, bad], &[0, 0], &[1.0; 4])], &sgd)
             .unwrap_err();
         for error in [lookup, embed, apply, fused] {
-            assert_eq!(error.kind(), Kind::InvalidArgument);
-            let text = error.to_string();
-            assert!(
-                text.contains("claims") && text.contains(&format!("offset={bad}")),
-                "{text}"
+            expect_error(
+                &error,
+                Kind::InvalidArgument,
+                &["claims", &format!("offset={bad}")],
             );
         }
     }
@@ -226,7 +197,7 @@ fn offsets_that_are_no_row_are_refused_by_name_and_value() {
 #[test]
 fn places_outside_of_the_offsets_are_refused_and_change_nothing() {
     let (table, pool) = (table(2, 100), Pool::new(1).unwrap());
-    let rows = create(&table, &pool, &[10, 11]).0;
+    let rows = created(&table, &pool, &[10, 11]).0;
     let sgd = Sgd::new(1.0, 0.0).unwrap();
     let before = table.export().unwrap();
     for bad in [-2, 2, i32::MIN, i32::MAX] {
@@ -238,11 +209,10 @@ fn places_outside_of_the_offsets_are_refused_and_change_nothing() {
             .apply_lookups(&pool, &[good, of(2, &rows, &[0, bad], &[1.0; 4])], &sgd)
             .unwrap_err();
         for error in [embed, fused] {
-            assert_eq!(error.kind(), Kind::InvalidArgument);
-            let text = error.to_string();
-            assert!(
-                text.contains("claims") && text.contains(&format!("entry={bad}")),
-                "{text}"
+            expect_error(
+                &error,
+                Kind::InvalidArgument,
+                &["claims", &format!("entry={bad}")],
             );
         }
     }
@@ -256,12 +226,7 @@ fn of<'a>(
     inverse: &'a [i32],
     grads: &'a [f32],
 ) -> LookupGradients<'a> {
-    LookupGradients {
-        offsets,
-        inverse,
-        grads: Columns::all(grads, dim).unwrap(),
-        bags: None,
-    }
+    gradients(offsets, inverse, Columns::all(grads, dim).unwrap())
 }
 
 #[test]
@@ -277,8 +242,8 @@ fn lookups_are_applied_as_if_each_were_reduced_and_the_sums_joined() {
                 .map(|(number, &n)| {
                     let mut ids = scattered(n, step * 500 + number * 100, 900);
                     ids.iter_mut().step_by(7).for_each(|id| *id = -1);
-                    let (offsets, inverse) = create(&fused, &pool, &ids);
-                    let others = create(&plain, &pool, &ids).0;
+                    let (offsets, inverse) = created(&fused, &pool, &ids);
+                    let others = created(&plain, &pool, &ids).0;
                     assert_eq!(rows(&others), rows(&offsets));
                     let grads: Vec<f32> = (0..n * DIM)
                         .map(|at| ((at as f32 + number as f32) * 0.1).sin() * 1e3)
@@ -312,7 +277,7 @@ fn lookups_are_applied_as_if_each_were_reduced_and_the_sums_joined() {
 fn offsets_that_repeat_or_are_missing_count_as_in_apply() {
     let (fused, plain, pool) = (table(1, 100), table(1, 100), Pool::new(1).unwrap());
     let [of_fused, of_plain] = [&fused, &plain].map(|table| {
-        let rows = create(table, &pool, &[10, 11, 12]).0;
+        let rows = created(table, &pool, &[10, 11, 12]).0;
         [rows[2], -1, rows[2], rows[0], 0]
     });
     let adam = LazyAdam::new(0.1, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap();
@@ -320,9 +285,7 @@ fn offsets_that_repeat_or_are_missing_count_as_in_apply() {
     let inverse = [0, 1, 2, 0, -1, 4];
     let lookup = of(1, &of_fused, &inverse, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     assert_eq!(fused.apply_lookups(&pool, &[lookup], &adam).unwrap(), 2);
-    plain
-        .apply(&pool, Target::Offsets(&of_plain), &sums, &adam)
-        .unwrap();
+    applied(&plain, &pool, Target::Offsets(&of_plain), &sums, &adam);
     assert_eq!(fused.export().unwrap(), plain.export().unwrap());
 }
 
@@ -363,10 +326,10 @@ fn arguments_of_the_wrong_length_are_refused_by_name() {
     ];
     for (argument, result) in errors {
         let error = result.unwrap_err();
-        assert_eq!(error.kind(), Kind::InvalidArgument);
-        assert!(
-            error.to_string().contains(&format!("argument={argument}")),
-            "{error}"
+        expect_error(
+            &error,
+            Kind::InvalidArgument,
+            &[&format!("argument={argument}")],
         );
     }
     assert!(table.is_empty());
@@ -375,12 +338,12 @@ fn arguments_of_the_wrong_length_are_refused_by_name() {
 #[test]
 fn extreme_keys_narrow_ids_and_empty_batches_are_ordinary() {
     let (table, pool) = (table(4, 100), Pool::new(2).unwrap());
-    let (offsets, inverse) = create(&table, &pool, &[-1, 0, i64::MIN, i64::MAX, 0, -1, i64::MIN]);
+    let (offsets, inverse) = created(&table, &pool, &[-1, 0, i64::MIN, i64::MAX, 0, -1, i64::MIN]);
     assert_eq!(
         (rows(&offsets), inverse),
         (vec![0, 1, 2], vec![-1, 0, 1, 2, 0, -1, 1])
     );
-    assert!(create(&table, &pool, &[]).0.is_empty());
+    assert!(created(&table, &pool, &[]).0.is_empty());
     let mut inverse = [7; 3];
     let narrow = table.id_offset(
         &pool,
@@ -390,7 +353,7 @@ fn extreme_keys_narrow_ids_and_empty_batches_are_ordinary() {
         &mut inverse,
     );
     assert_eq!((rows(&narrow.unwrap()), inverse), (vec![3, 0], [0, -1, 1]));
-    let wide = create(&table, &pool, &[i64::from(i32::MIN)]).0;
+    let wide = created(&table, &pool, &[i64::from(i32::MIN)]).0;
     assert_eq!(rows(&wide), [3]);
     table.lookup(&pool, &[], &mut []).unwrap();
     table
@@ -409,7 +372,7 @@ fn extreme_keys_narrow_ids_and_empty_batches_are_ordinary() {
 #[test]
 fn a_failed_load_leaves_the_table_as_it_was() {
     let (table, pool) = (table(1, 5), Pool::new(1).unwrap());
-    create(&table, &pool, &[1, 2]);
+    created(&table, &pool, &[1, 2]);
     let before = table.export().unwrap();
     for (keys, kind) in [
         (vec![5, 5], Kind::DataLoss),

@@ -4,10 +4,9 @@
 //! Two seconds here, or as many as it takes to see enough; `scripts/stress threads` sets
 //! MX_REC_STRESS_SECONDS to minutes.
 
-use mx_rec_kernels::{
-    checkpoint, Absent, Ids, Pool, Sgd, Table, TableConfig, Target, Thresholds, TierConfig,
-    TierStats,
-};
+use crate::directory::Directory;
+use crate::support::{admitted, applied, found_rows, thresholds, tier};
+use mx_rec_kernels::{checkpoint, Absent, Ids, Pool, Sgd, Table, TableConfig, Target, TierStats};
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::Arc;
@@ -45,11 +44,7 @@ fn in_memory() -> Arc<Table> {
 }
 
 fn tiered() -> Arc<Table> {
-    let tier = TierConfig {
-        ram_rows: IN_MEMORY,
-        directories: vec![std::env::temp_dir()],
-        direct: false,
-    };
+    let tier = tier(IN_MEMORY, vec![std::env::temp_dir()]);
     Arc::new(Table::tiered(config(), &tier).unwrap())
 }
 
@@ -142,9 +137,7 @@ impl Shared {
         }
         let grads: Vec<f32> = keys.iter().flat_map(|&key| gradient(key)).collect();
         let sgd = Sgd::new(1.0, 0.0).unwrap();
-        self.table
-            .apply(pool, Target::Offsets(offsets), &grads, &sgd)
-            .unwrap();
+        applied(&self.table, pool, Target::Offsets(offsets), &grads, &sgd);
         for &key in keys.iter().filter(|&&key| key < HOT) {
             self.applied[key as usize].fetch_add(1, SeqCst);
         }
@@ -154,20 +147,8 @@ impl Shared {
     fn step(&self, pool: &Pool, draw: &mut Draw, access: u32) {
         let ids = self.ids(draw);
         let now = self.clock.fetch_add(1, SeqCst) + 1;
-        let limits = Thresholds {
-            access,
-            eviction: Some(STALE),
-        };
-        let (mut places, mut inverse) = (vec![0; ids.len()], vec![0; ids.len()]);
-        let batch = Ids::I64(&ids);
-        let keys = self
-            .table
-            .observe(None, pool, batch, 1, Some(now), limits, &mut places)
-            .unwrap();
-        let lease = self
-            .table
-            .admit(pool, &keys, None, &places, &mut inverse)
-            .unwrap();
+        let limits = thresholds(access, Some(STALE));
+        let (lease, inverse) = admitted(&self.table, pool, &ids, (1, Some(now)), limits);
         self.train(pool, &ids, lease.offsets(), &inverse, "step");
     }
 }
@@ -206,8 +187,8 @@ fn every_verb_at_once(made: fn() -> Arc<Table>, name: &str) -> Option<TierStats>
         stopped: AtomicBool::new(false),
         thread: AtomicU32::new(0),
     };
-    let dir = std::env::temp_dir().join(format!("mx_rec-threads-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
+    let dir = Directory::new(name);
+    let dir = &dir.0;
     let (shared, table) = (&shared, &shared.table);
     let two = || Pool::new(2).unwrap();
     // Hot keys are there from the start: their counts stay above every threshold.
@@ -283,9 +264,9 @@ fn every_verb_at_once(made: fn() -> Arc<Table>, name: &str) -> Option<TierStats>
             let pool = two();
             shared.run(|draw| {
                 if draw.below(2) == 0 {
-                    checkpoint::save(table, &pool, &dir).unwrap();
+                    checkpoint::save(table, &pool, dir).unwrap();
                     let copy = made();
-                    checkpoint::load(&copy, &pool, &dir).unwrap();
+                    checkpoint::load(&copy, &pool, dir).unwrap();
                     expect_sound(&copy, "a saved copy");
                 } else {
                     expect_rows(&table.export().unwrap(), "a snapshot");
@@ -293,7 +274,6 @@ fn every_verb_at_once(made: fn() -> Arc<Table>, name: &str) -> Option<TierStats>
             });
         });
     });
-    std::fs::remove_dir_all(&dir).unwrap();
     let (evicted, tier) = (&shared.evicted, table.stats().tier);
     assert!(
         shared.has_seen_enough(),
@@ -302,20 +282,14 @@ fn every_verb_at_once(made: fn() -> Arc<Table>, name: &str) -> Option<TierStats>
     expect_sound(table, "the end");
     let keys: Vec<i64> = (0..HOT).collect();
     table.set_access_threshold(1).unwrap();
-    let mut rows = vec![9.0; keys.len() * DIM];
-    table
-        .find(&pool, Ids::I64(&keys), Absent::Zeros, &mut rows)
-        .unwrap();
+    let rows = found_rows(table, &pool, &keys);
     for (key, row) in rows.chunks_exact(DIM).enumerate() {
         let applied = shared.applied[key].load(SeqCst);
         assert_eq!(check(key as i64, row, "hot"), applied, "updates of {key}");
     }
     // Nothing is in flight: all that is known goes, and all memory of rows.
     let now = shared.clock.fetch_add(2 * i64::from(STALE), SeqCst) + 2 * i64::from(STALE);
-    let limits = Thresholds {
-        access: 1,
-        eviction: Some(STALE),
-    };
+    let limits = thresholds(1, Some(STALE));
     table
         .observe(None, &pool, Ids::I64(&[-1]), 1, Some(now), limits, &mut [0])
         .unwrap();

@@ -268,6 +268,24 @@ impl<'g> NodeBuilder<'g> {
         self
     }
 
+    /// Makes the node, which is good.
+    ///
+    /// # Panics
+    /// If TensorFlow or the shape function refuses it, with what they say.
+    #[track_caller]
+    pub fn made(self) -> Node<'g> {
+        self.finish().unwrap_or_else(|failure| panic!("{failure}"))
+    }
+
+    /// Makes the node, which is good, and gives its first output.
+    ///
+    /// # Panics
+    /// As [`NodeBuilder::made`].
+    #[track_caller]
+    pub fn first(self) -> Output<'g> {
+        self.made().output(0)
+    }
+
     /// Makes the node.
     ///
     /// # Errors

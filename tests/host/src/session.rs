@@ -1,7 +1,7 @@
 //! Sessions, which run graphs.
 
 use crate::graph::{Graph, Node, Output};
-use crate::status::{Result, Status};
+use crate::status::{Code, Result, Status};
 use crate::tensor::Tensor;
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -36,6 +36,35 @@ impl<'g> Session<'g> {
             raw,
             graph: PhantomData,
         })
+    }
+
+    /// What outputs are, with other values for those that are fed.
+    ///
+    /// # Panics
+    /// If a node fails, with what it says.
+    #[track_caller]
+    pub fn get(&self, feeds: &[(Output<'g>, &Tensor)], fetches: &[Output<'g>]) -> Vec<Tensor> {
+        let fetched = self.run(feeds, fetches, &[]);
+        fetched.unwrap_or_else(|failure| panic!("{failure}"))
+    }
+
+    /// Asserts that an output fails with a code and a message that has all these parts.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[track_caller]
+    pub fn refuses(
+        &self,
+        feeds: &[(Output<'g>, &Tensor)],
+        fetch: Output<'g>,
+        code: Code,
+        parts: &[&str],
+    ) {
+        let failure = self.run(feeds, &[fetch], &[]).err().expect("a refusal");
+        assert_eq!(failure.code, code, "{failure}");
+        for part in parts {
+            assert!(failure.message.contains(part), "{part}: {failure}");
+        }
     }
 
     /// Runs what the fetched outputs need, with other values for those that are fed.

@@ -52,8 +52,7 @@ def train(directory, steps, inputs, loss, step, scores, saver=None):
     """
     v1 = support.tf().compat.v1
     saver = saver or v1.train.Saver()
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         latest = v1.train.latest_checkpoint(directory)
         if latest:
             saver.restore(session, latest)

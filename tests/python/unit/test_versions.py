@@ -2,7 +2,7 @@
 
 import pytest
 
-import support
+import preloaded
 from mx_rec.tensorflow import versions
 
 UNTRIED = """
@@ -22,12 +22,12 @@ print("\\n".join(line for line in lines if "never tried" in line))
 
 @pytest.mark.parametrize("version", ["1.16.0", "2.5.3", "2.99.0-rc1"])
 def test_a_version_that_was_never_tried_is_told_once_and_imports(version):
-    lines = support.run_python(UNTRIED, version).strip().splitlines()
+    lines = preloaded.run_python(UNTRIED, version).strip().splitlines()
     assert len(lines) == 1 and version in lines[0] and "1.15, 2.6" in lines[0] and "docs/compatibility.md" in lines[0]
 
 
 def test_a_version_that_was_tried_is_not_told():
-    assert support.run_python(UNTRIED, "1.15.3").strip() == ""
+    assert preloaded.run_python(UNTRIED, "1.15.3").strip() == ""
 
 
 def test_a_name_that_is_gone_is_told_once_with_its_feature_and_refused_where_it_is_used(caplog):

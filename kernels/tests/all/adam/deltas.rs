@@ -1,10 +1,10 @@
 //! A delta of a table with Adam holds the rows of its batches and the steps: base and deltas have
 //! the bits of the table that went on, whoever reads them.
 
-use super::{apply, both, content, table, tempfile, train, Draw, Numbers, DIM, USUAL};
-use mx_rec_kernels::{
-    checkpoint, Absent, Ids, Kind, LazyAdam, Partition, Pool, Sgd, Table, TableConfig,
-};
+use super::{apply, both, content, table, train, Draw, Numbers, DIM, USUAL};
+use crate::directory::Directory;
+use crate::support::{expect_error, found_rows};
+use mx_rec_kernels::{checkpoint, Ids, Kind, LazyAdam, Partition, Pool, Sgd, Table, TableConfig};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,16 +15,10 @@ const STEPS: &str = "missed_steps";
 /// A table that is saved as a base and as deltas.
 struct Chain {
     pool: Pool,
-    temp: PathBuf,
+    temp: Directory,
     live: Arc<Table>,
     dirs: Vec<PathBuf>,
     since: u32,
-}
-
-impl Drop for Chain {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.temp).unwrap();
-    }
 }
 
 impl Chain {
@@ -37,8 +31,8 @@ impl Chain {
 
     fn of(live: Arc<Table>) -> Chain {
         live.track_changes();
-        let (pool, temp) = (Pool::new(2).unwrap(), tempfile());
-        let dirs = vec![temp.join("0")];
+        let (pool, temp) = (Pool::new(2).unwrap(), Directory::new("deltas"));
+        let dirs = vec![temp.0.join("0")];
         let since = checkpoint::save(&live, &pool, &dirs[0]).unwrap().epoch;
         Chain {
             pool,
@@ -60,7 +54,7 @@ impl Chain {
     }
 
     fn delta_of(&mut self, least: u32) -> u64 {
-        let dir = self.temp.join(self.dirs.len().to_string());
+        let dir = self.temp.0.join(self.dirs.len().to_string());
         let saved = checkpoint::save_delta(&self.live, &self.pool, &dir, self.since, least);
         let saved = saved.unwrap();
         self.since = saved.epoch;
@@ -113,7 +107,7 @@ fn a_delta_holds_the_rows_of_its_batches_and_a_restore_has_the_bits_of_the_table
     }
     assert!(in_parts == content(&chain.live));
     // A whole save has none either, and goes on as the chain does.
-    let whole = chain.temp.join("whole");
+    let whole = chain.temp.0.join("whole");
     checkpoint::save(&chain.live, &chain.pool, &whole).unwrap();
     assert!(!whole.join(STEPS).exists());
     let (loaded, restored) = (table(), table());
@@ -178,12 +172,12 @@ fn saves_that_fail_exports_and_other_optimizers_between_lose_no_step() {
     chain.step(&[1], USUAL, 10);
     content(&chain.live);
     chain.step(&[2], USUAL, 11);
-    fs::write(chain.temp.join("file"), "").unwrap();
-    let failed = chain.temp.join("file/t");
+    fs::write(chain.temp.0.join("file"), "").unwrap();
+    let failed = chain.temp.0.join("file/t");
     checkpoint::save_delta(&chain.live, &chain.pool, &failed, chain.since, 0).unwrap_err();
     chain.step(&[3], USUAL, 12);
     // One whose variables were not written, so that nobody takes its epoch.
-    let undone = chain.temp.join("undone");
+    let undone = chain.temp.0.join("undone");
     checkpoint::save_delta(&chain.live, &chain.pool, &undone, chain.since, 0).unwrap();
     let lazy = LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.5, 0.9).unwrap();
     let sgd = Sgd::new(0.1, 0.0).unwrap();
@@ -287,7 +281,7 @@ fn a_key_that_was_frozen_when_the_steps_ran_has_not_moved() {
 #[test]
 fn each_part_of_a_table_has_its_own_steps_and_any_parts_read_them() {
     let pool = Pool::new(2).unwrap();
-    let temp = tempfile();
+    let temp = Directory::new("deltas");
     let parts = |n: u32| (0..n).map(move |part| Partition::new(part, n).unwrap());
     let live: Vec<Arc<Table>> = parts(3).map(|_| table()).collect();
     let all: Vec<i64> = (0..600).collect();
@@ -306,7 +300,7 @@ fn each_part_of_a_table_has_its_own_steps_and_any_parts_read_them() {
     for (at, part) in parts(3).enumerate() {
         live[at].track_changes();
         step(at, &all, 0.001, 1);
-        let dir = temp.join(format!("base/users{part}"));
+        let dir = temp.0.join(format!("base/users{part}"));
         since.push(checkpoint::save(&live[at], &pool, &dir).unwrap().epoch);
     }
     for (at, part) in parts(3).enumerate() {
@@ -315,7 +309,7 @@ fn each_part_of_a_table_has_its_own_steps_and_any_parts_read_them() {
         for turn in 0..3 {
             step(at, &[5, 6], rates[(turn + at) % 3], 2 + turn as i32);
         }
-        let dir = temp.join(format!("delta/users{part}"));
+        let dir = temp.0.join(format!("delta/users{part}"));
         let saved = checkpoint::save_delta(&live[at], &pool, &dir, since[at], 0).unwrap();
         assert!(saved.rows <= 2);
     }
@@ -323,7 +317,7 @@ fn each_part_of_a_table_has_its_own_steps_and_any_parts_read_them() {
     live.iter()
         .for_each(|table| expected.extend(content(table)));
     assert_eq!(expected.len(), 600);
-    let dirs = [temp.join("base/users"), temp.join("delta/users")];
+    let dirs = [temp.0.join("base/users"), temp.0.join("delta/users")];
     let dirs = [dirs[0].as_path(), dirs[1].as_path()];
     let whole = table();
     checkpoint::load_chain(&whole, &pool, &dirs, &|_| true).unwrap();
@@ -353,16 +347,15 @@ fn each_part_of_a_table_has_its_own_steps_and_any_parts_read_them() {
             ..USUAL
         };
         apply(&live[at], &pool, &[], &[], &numbers.adam(5));
-        let dir = temp.join(format!("other/users{part}"));
+        let dir = temp.0.join(format!("other/users{part}"));
         checkpoint::save_delta(&live[at], &pool, &dir, since[at], 0).unwrap();
         expected.extend(content(&live[at]));
     }
-    let other = temp.join("other/users");
+    let other = temp.0.join("other/users");
     let dirs = [dirs[0], dirs[1], other.as_path()];
     let whole = table();
     checkpoint::load_chain(&whole, &pool, &dirs, &|_| true).unwrap();
     assert!(content(&whole) == expected);
-    fs::remove_dir_all(temp).unwrap();
 }
 
 #[test]
@@ -377,8 +370,7 @@ fn steps_that_are_missing_or_damaged_are_refused_by_name_and_change_nothing() {
     let before = content(&target);
     let refused = |kind| {
         let error = chain.load_into(&target, &|_| true).unwrap_err();
-        assert_eq!(error.kind(), kind, "{error}");
-        assert!(error.to_string().contains(STEPS), "{error}");
+        expect_error(&error, kind, &[STEPS]);
         assert!(content(&target) == before);
     };
     fs::remove_file(&path).unwrap();
@@ -394,9 +386,5 @@ fn steps_that_are_missing_or_damaged_are_refused_by_name_and_change_nothing() {
     fs::write(&path, &sound).unwrap();
     chain.load_into(&target, &|_| true).unwrap();
     assert!(content(&target) == content(&chain.live));
-    let mut row = [0.0; DIM];
-    let ids = Ids::I64(&[9]);
-    target
-        .find(&chain.pool, ids, Absent::Zeros, &mut row)
-        .unwrap();
+    let _row = found_rows(&target, &chain.pool, &[9]);
 }

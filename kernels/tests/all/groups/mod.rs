@@ -3,9 +3,10 @@
 
 mod support;
 
+use crate::support::{applied, cases, expect_error, gradients, ids_of, keys_of, leased, rows_of};
 use mx_rec_kernels::{
-    Absent, Columns, Error, Ids, IdsOf, KeysOf, Kind, Lease, LookupGradients, Pool, RowGradients,
-    RowsOf, Sgd, Table, Target, OPTIMIZERS,
+    Absent, Columns, Error, Ids, KeysOf, Kind, Lease, LookupGradients, Pool, RowGradients, RowsOf,
+    Sgd, Table, Target, OPTIMIZERS,
 };
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -60,11 +61,12 @@ fn step_alone(
         let lookups: Vec<_> = own
             .iter()
             .zip(&grads)
-            .map(|(&one, grads)| LookupGradients {
-                offsets: found[one].offsets(),
-                inverse: &inverses[one],
-                grads: Columns::all(grads, table.dim()).unwrap(),
-                bags: None,
+            .map(|(&one, grads)| {
+                gradients(
+                    found[one].offsets(),
+                    &inverses[one],
+                    Columns::all(grads, table.dim()).unwrap(),
+                )
             })
             .collect();
         updated += table
@@ -89,12 +91,7 @@ fn step_together(
         .iter()
         .zip(&found)
         .zip(&inverses)
-        .map(|(((at, _), lease), inverse)| RowsOf {
-            table: &tables[*at],
-            offsets: lease.offsets(),
-            inverse,
-            bags: None,
-        })
+        .map(|(((at, _), lease), inverse)| rows_of(&tables[*at], lease.offsets(), inverse))
         .collect();
     let mut rows: Vec<Vec<f32>> = group
         .iter()
@@ -127,16 +124,7 @@ fn step_together(
         .zip(&grads)
         .map(|(one, (grads, width, first))| {
             let grads = Columns::of(grads, *width, *first, one.table.dim()).unwrap();
-            let (offsets, inverse) = (one.offsets, one.inverse);
-            (
-                one.table,
-                LookupGradients {
-                    offsets,
-                    inverse,
-                    grads,
-                    bags: None,
-                },
-            )
+            (one.table, gradients(one.offsets, one.inverse, grads))
         })
         .collect();
     let updated = Table::apply_lookups_many(pool, &updates, optimizer.as_ref()).unwrap();
@@ -166,9 +154,7 @@ fn made(dims: &[usize]) -> Vec<Arc<Table>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 48, failure_persistence: None, ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(48))]
     #[test]
     fn a_group_gives_the_bits_of_its_members_one_after_the_other(
         (dims, steps) in group(), by in 0..OPTIMIZERS.len(), wide in any::<bool>(),
@@ -192,9 +178,7 @@ proptest! {
         // Reading by key, as evaluation does.
         let members = &steps[0];
         for (pool, tables) in &together {
-            let group: Vec<KeysOf<'_>> = members.iter().map(|(at, ids)| KeysOf {
-                table: &tables[*at], ids: Ids::I64(ids), absent: Absent::Zeros, bags: None,
-            }).collect();
+            let group: Vec<KeysOf<'_>> = members.iter().map(|(at, ids)| keys_of(&tables[*at], ids, Absent::Zeros)).collect();
             let mut outs: Vec<Vec<f32>> =
                 group.iter().map(|one| vec![9.0; one.ids.len() * one.table.dim()]).collect();
             let places = outs.iter_mut().map(|out| &mut out[..]).collect();
@@ -221,8 +205,7 @@ proptest! {
             .collect();
         let (found, inverses) = leases(&tables, &pool, &members);
         let group: Vec<RowsOf<'_>> = members.iter().zip(&found).zip(&inverses)
-            .map(|(((at, _), lease), inverse)| RowsOf {
-                table: &tables[*at], offsets: lease.offsets(), inverse, bags: None })
+            .map(|(((at, _), lease), inverse)| rows_of(&tables[*at], lease.offsets(), inverse))
             .collect();
         let width: usize = group.iter().map(|one| one.table.dim()).sum();
         let mut out = vec![9.0; n * width];
@@ -257,9 +240,13 @@ fn gradients_of_rows_are_applied_as_those_of_one_batch() {
             let joined = [first[0].offsets(), first[2].offsets()].concat();
             let len = |one: usize| first[one].offsets().len() * [3, 20, 3][one];
             let sums = [&grads[0][..len(0)], &grads[2][..len(2)]].concat();
-            let mut updated = alone[0]
-                .apply(&pool, Target::Offsets(&joined), &sums, &*optimizer)
-                .unwrap();
+            let mut updated = applied(
+                &alone[0],
+                &pool,
+                Target::Offsets(&joined),
+                &sums,
+                &*optimizer,
+            );
             updated += alone[1]
                 .apply(
                     &pool,
@@ -298,8 +285,7 @@ fn failing(kind: Kind, name: &str, run: impl Fn(&[Arc<Table>], &Pool, &[Lease]) 
         let (found, _) = leases(&tables, &pool, &members);
         let before = all_seen(&tables);
         let error = run(&tables, &pool, &found);
-        assert_eq!(error.kind(), kind, "{error}");
-        assert!(error.to_string().contains(name), "{error}");
+        expect_error(&error, kind, &[name]);
         assert_eq!(all_seen(&tables), before);
     }
 }
@@ -359,16 +345,7 @@ fn an_update_with_a_bad_member_changes_no_row_of_any_table() {
                 let n = inverse[at].len();
                 let dim = tables[at].dim();
                 let grads = Columns::all(&grads[..n * dim], dim).unwrap();
-                let (offsets, inverse) = (offsets[at], inverse[at]);
-                (
-                    &*tables[at],
-                    LookupGradients {
-                        offsets,
-                        inverse,
-                        grads,
-                        bags: None,
-                    },
-                )
+                (&*tables[at], gradients(offsets[at], inverse[at], grads))
             })
             .collect();
         Table::apply_lookups_many(pool, &group, &sgd).unwrap_err()
@@ -391,8 +368,7 @@ fn an_update_with_a_bad_member_changes_no_row_of_any_table() {
         tables[1].clear();
         let before = all_seen(&tables);
         let error = apply(&tables, &pool, offsets, [&[0, 1]; 3]);
-        assert_eq!(error.kind(), Kind::Aborted, "{error}");
-        assert!(error.to_string().contains("table_1"), "{error}");
+        expect_error(&error, Kind::Aborted, &["table_1"]);
         assert_eq!(all_seen(&tables), before);
     }
 }
@@ -408,15 +384,9 @@ fn gradients_of_removed_keys_are_dropped_and_counted_in_their_table_alone() {
     let group: Vec<(&Table, LookupGradients<'_>)> = (0..2)
         .map(|at| {
             let grads = Columns::all(&grads[at], [2, 3][at]).unwrap();
-            let (offsets, inverse) = (found[at].offsets(), &inverses[at][..]);
             (
                 &*tables[at],
-                LookupGradients {
-                    offsets,
-                    inverse,
-                    grads,
-                    bags: None,
-                },
+                gradients(found[at].offsets(), &inverses[at][..], grads),
             )
         })
         .collect();
@@ -438,12 +408,7 @@ fn empty_groups_and_wrong_lengths() {
     Table::embed_many(&pool, &[], Vec::new(), Vec::new()).unwrap();
     Table::embed_side_by_side(&pool, &[], &mut []).unwrap();
     Table::find_many(&pool, &[], Vec::new()).unwrap();
-    let of = |at: usize, inverse| RowsOf {
-        table: &tables[at],
-        offsets: &[],
-        inverse,
-        bags: None,
-    };
+    let of = |at: usize, inverse| rows_of(&tables[at], &[], inverse);
     let two = [of(0, &[-1, -1]), of(1, &[-1])];
     let error = Table::embed_side_by_side(&pool, &two, &mut [0.0; 18]).unwrap_err();
     assert!(error.to_string().contains("table_1"), "{error}");
@@ -454,11 +419,7 @@ fn empty_groups_and_wrong_lengths() {
     assert_eq!(out, [0.0; 18]);
     assert!(Table::embed_many(&pool, &two, vec![&mut out[..8]], Vec::new()).is_err());
     let inverse = &mut [0; 1];
-    let wrong = IdsOf {
-        table: &tables[0],
-        ids: Ids::I64(&[1, 2]),
-        inverse,
-    };
+    let wrong = ids_of(&tables[0], &[1, 2], inverse);
     assert!(Table::lease_many(&pool, vec![wrong], None).is_err());
     let grads = RowGradients {
         offsets: &[-1],
@@ -497,16 +458,7 @@ fn groups_in_any_order_at_once_do_not_wait_for_each_other() {
                         .zip(&inverses)
                         .map(|((&at, lease), inverse)| {
                             let grads = Columns::all(&grads, 2).unwrap();
-                            let offsets = lease.offsets();
-                            (
-                                &*tables[at],
-                                LookupGradients {
-                                    offsets,
-                                    inverse,
-                                    grads,
-                                    bags: None,
-                                },
-                            )
+                            (&*tables[at], gradients(lease.offsets(), inverse, grads))
                         })
                         .collect();
                     Table::apply_lookups_many(pool, &group, &sgd).unwrap();
@@ -529,12 +481,7 @@ fn groups_in_any_order_at_once_do_not_wait_for_each_other() {
             let mut rows = [[0.0; 4]; 2];
             while !over.load(SeqCst) {
                 let group: Vec<KeysOf<'_>> = [3, 0]
-                    .map(|at| KeysOf {
-                        table: &tables[at],
-                        ids: Ids::I64(&[1, 2]),
-                        absent: Absent::Zeros,
-                        bags: None,
-                    })
+                    .map(|at| keys_of(&tables[at], &[1, 2], Absent::Zeros))
                     .into();
                 let outs = rows.iter_mut().map(|out| &mut out[..]).collect();
                 Table::find_many(&pool, &group, outs).unwrap();
@@ -546,9 +493,7 @@ fn groups_in_any_order_at_once_do_not_wait_for_each_other() {
     let mut rows = [[0.0; 2]; 4];
     let fresh = made(&[2, 2, 2, 2]);
     for at in 0..4 {
-        fresh[at]
-            .lease(&pool, Ids::I64(&[1]), None, &mut [0])
-            .unwrap();
+        leased(&fresh[at], &pool, &[1]);
         for (table, row) in [(&fresh[at], &mut first[at]), (&tables[at], &mut rows[at])] {
             table
                 .find(&pool, Ids::I64(&[1]), Absent::Zeros, row)
@@ -571,10 +516,7 @@ fn ids_that_several_tables_share_give_each_table_what_it_would_have_alone() {
             // One table knows some of the keys, another one all of them.
             for (at, keys) in [(0, 300), (2, 1012)] {
                 let known: Vec<i64> = (0..keys).rev().collect();
-                let mut inverse = vec![0; known.len()];
-                tables[at]
-                    .lease(&pool, Ids::I64(&known), None, &mut inverse)
-                    .unwrap();
+                leased(&tables[at], &pool, &known);
             }
         }
         for ids in [&ids[..], &ids[..700], &[], &[-1, -1]] {
@@ -585,17 +527,10 @@ fn ids_that_several_tables_share_give_each_table_what_it_would_have_alone() {
             let copy = ids.to_vec();
             let own = [ids, &copy, &other, ids];
             let group = [0, 1, 2, 0].iter().zip(own).zip(&mut inverses);
-            let group = group.map(|((&at, ids), inverse)| IdsOf {
-                table: &together[at],
-                ids: Ids::I64(ids),
-                inverse,
-            });
+            let group = group.map(|((&at, ids), inverse)| ids_of(&together[at], ids, inverse));
             let found = Table::lease_many(&pool, group.collect(), None).unwrap();
             for (one, at) in [0, 1, 2, 0].into_iter().enumerate() {
-                let mut inverse = vec![9; ids.len()];
-                let lease = alone[at]
-                    .lease(&pool, Ids::I64(own[one]), None, &mut inverse)
-                    .unwrap();
+                let (lease, inverse) = leased(&alone[at], &pool, own[one]);
                 assert_eq!(inverses[one], inverse);
                 let rows = |table: &Table, lease: &Lease| {
                     let mut rows = vec![0.0; lease.offsets().len() * table.dim()];
@@ -611,11 +546,7 @@ fn ids_that_several_tables_share_give_each_table_what_it_would_have_alone() {
     let tables = [table(0, 4, 100), table(1, 4, 2)];
     let copy = ids[1..4].to_vec();
     let group = tables.iter().zip([&ids[1..4], &copy]).zip(&mut inverses);
-    let group = group.map(|((table, ids), inverse)| IdsOf {
-        table,
-        ids: Ids::I64(ids),
-        inverse,
-    });
+    let group = group.map(|((table, ids), inverse)| ids_of(table, ids, inverse));
     let error = Table::lease_many(&Pool::new(1).unwrap(), group.collect(), None).unwrap_err();
     assert!(error.to_string().contains("table_1"), "{error}");
     assert_eq!((tables[0].len(), tables[1].len()), (0, 0));
@@ -688,8 +619,7 @@ fn gradients_of_sums_that_are_too_few_are_refused() {
         let group = [(&*tables[0], lookup)];
         let sgd = Sgd::new(1.0, 0.0).unwrap();
         let error = Table::apply_lookups_many(&pool, &group, &sgd).unwrap_err();
-        assert_eq!(error.kind(), Kind::InvalidArgument, "{error}");
-        assert!(error.to_string().contains("table_0"), "{error}");
+        expect_error(&error, Kind::InvalidArgument, &["table_0"]);
         assert_eq!(all_seen(&tables), before);
     }
 }

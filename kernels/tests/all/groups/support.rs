@@ -1,17 +1,15 @@
 //! What the tests of groups share: tables, and all that a verb can change in a table.
 
 pub(crate) use crate::optimizers::optimizer;
+use crate::support::{ids_of, UNIFORM};
 pub(crate) use crate::table::bits;
-use mx_rec_kernels::{Error, Ids, IdsOf, Initializer, Lease, Pool, Stats, Table, TableConfig};
+use mx_rec_kernels::{Error, Lease, Pool, Stats, Table, TableConfig};
 use std::sync::Arc;
 
 pub(crate) fn table(at: usize, dim: usize, capacity: u64) -> Arc<Table> {
     let config = TableConfig {
         seed: 3 + at as u64,
-        initializer: Initializer::RandomUniform {
-            min: -1.0,
-            max: 1.0,
-        },
+        initializer: UNIFORM,
         frozen_keys: vec![11],
         ..TableConfig::new(format!("table_{at}"), dim, capacity)
     };
@@ -72,11 +70,7 @@ pub(crate) fn try_leases(
     let group = members
         .iter()
         .zip(&mut inverses)
-        .map(|((at, ids), inverse)| IdsOf {
-            table: &tables[*at],
-            ids: Ids::I64(ids),
-            inverse,
-        });
+        .map(|((at, ids), inverse)| ids_of(&tables[*at], ids, inverse));
     let leases = Table::lease_many(pool, group.collect(), limit)?;
     Ok((leases, inverses))
 }

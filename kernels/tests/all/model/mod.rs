@@ -3,11 +3,12 @@
 
 mod reference;
 
+use crate::support::{applied, cases, created, gradients, known_offsets, UNIFORM};
 use crate::table::bits;
 use mx_rec_kernels::tier::Files;
 use mx_rec_kernels::{
-    Absent, Columns, Ids, Initializer, Kind, LazyAdam, Lease, LookupGradients, Momentum, Pool,
-    Result, RowOptimizer, Sgd, SlotSpec, Table, TableConfig, Target,
+    Absent, Columns, Ids, Initializer, Kind, LazyAdam, Lease, Momentum, Pool, Result, RowOptimizer,
+    Sgd, SlotSpec, Table, TableConfig, Target,
 };
 use proptest::prelude::*;
 use reference::Model;
@@ -29,10 +30,7 @@ const IN_MEMORY: u64 = 43;
 const FEW_IN_MEMORY: u64 = 26;
 
 fn initializer() -> Initializer {
-    Initializer::RandomUniform {
-        min: -1.0,
-        max: 1.0,
-    }
+    UNIFORM
 }
 
 /// A table with so much room, and so many rows of it in memory, if not all.
@@ -266,10 +264,7 @@ fn keep_apart(table: &Table, model: &Model, pool: &Pool, steps: &[Batch]) {
         return;
     }
     let keys: Vec<i64> = model.rows.keys().copied().collect();
-    let mut inverse = vec![0; keys.len()];
-    let offsets = table
-        .id_offset(pool, Ids::I64(&keys), false, None, &mut inverse)
-        .unwrap();
+    let (offsets, _inverse) = known_offsets(table, pool, &keys);
     let row = |offset: &i64| offset & 0x7fff_ffff;
     let owner: HashMap<i64, i64> = offsets.iter().map(row).zip(keys.iter().copied()).collect();
     assert_eq!(owner.len(), model.rows.len());
@@ -300,10 +295,7 @@ fn expect_no_row_lost(table: &Table, pool: &Pool) {
     let rows = bytes / (4 * stride) as u64;
     let free = rows.min(table.capacity()) - table.len();
     let new: Vec<i64> = (0..free as i64).map(|at| (1 << 40) + at).collect();
-    let mut inverse = vec![0; new.len()];
-    table
-        .id_offset(pool, Ids::I64(&new), true, None, &mut inverse)
-        .unwrap();
+    created(table, pool, &new);
     assert_eq!(table.memory().rows_bytes, bytes, "rows are lost");
 }
 
@@ -350,9 +342,7 @@ fn step(verb: &Verb, table: &Table, model: &mut Model, pool: &Pool, by: &[Box<dy
                 .iter()
                 .map(|&at| usize::try_from(at).map_or(-1, |at| offsets[at]))
                 .collect();
-            let updated = table
-                .apply(pool, Target::Offsets(&repeated), &grads, optimizer)
-                .unwrap();
+            let updated = applied(table, pool, Target::Offsets(&repeated), &grads, optimizer);
             assert_eq!(updated, model.apply(ids, &grads, optimizer));
         }
         Verb::ApplyLookup(optimizer, ids, seed) => {
@@ -360,12 +350,11 @@ fn step(verb: &Verb, table: &Table, model: &mut Model, pool: &Pool, by: &[Box<dy
                 return;
             };
             let (optimizer, grads) = (&*by[*optimizer], floats(ids.len(), *seed));
-            let lookup = LookupGradients {
-                offsets: &offsets,
-                inverse: &inverse,
-                grads: Columns::all(&grads, table.dim()).unwrap(),
-                bags: None,
-            };
+            let lookup = gradients(
+                &offsets,
+                &inverse,
+                Columns::all(&grads, table.dim()).unwrap(),
+            );
             let updated = table.apply_lookups(pool, &[lookup], optimizer).unwrap();
             assert_eq!(updated, model.apply(ids, &grads, optimizer));
         }
@@ -482,10 +471,7 @@ fn read_copies(table: &Table, model: &Model, pool: &Pool, copies: &[Copy]) {
 }
 
 fn known(table: &Table, model: &Model, pool: &Pool, ids: &[i64]) {
-    let mut inverse = vec![7; ids.len()];
-    let offsets = table
-        .id_offset(pool, Ids::I64(ids), false, None, &mut inverse)
-        .unwrap();
+    let (offsets, inverse) = known_offsets(table, pool, ids);
     let mut rows = vec![9.0; offsets.len() * DIM];
     table.lookup(pool, &offsets, &mut rows).unwrap();
     let mut embedded = vec![9.0; ids.len() * DIM];
@@ -585,11 +571,7 @@ fn same(table: &Table, model: &Model) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 48,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(48))]
     #[test]
     fn a_table_is_a_map_from_keys_to_rows(history in prop::collection::vec(verb(), 1..60)) {
         replay(&history, &Pool::new(1).unwrap(), (CAPACITY, None));

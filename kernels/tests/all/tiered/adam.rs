@@ -5,9 +5,10 @@ use super::support::{
 };
 use crate::faulty::Operation;
 use crate::pooled::find_pooled;
+use crate::support::{applied, expect_error, field_update, found_rows, known_offsets, push_of};
 use mx_rec_kernels::{
-    checkpoint, Absent, Adam, Bags, Field, FieldUpdate, Ids, KeyGradients, Kind, LazyAdam, Pool,
-    Push, RowOptimizer, Sgd, SlotSpec, Table, Target, TierStats,
+    checkpoint, Absent, Adam, Bags, Field, Ids, Kind, LazyAdam, Pool, RowOptimizer, Sgd, SlotSpec,
+    Table, Target, TierStats,
 };
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,9 +28,7 @@ fn adam(step: usize, beta1: f32) -> Adam {
 
 fn apply(table: &Table, pool: &Pool, keys: &[i64], seed: u64, step: &dyn RowOptimizer) {
     let grads = floats(keys.len() * DIM, seed);
-    table
-        .apply(pool, Target::Ids(Ids::I64(keys)), &grads, step)
-        .unwrap();
+    applied(table, pool, Target::Ids(Ids::I64(keys)), &grads, step);
 }
 
 fn stats(table: &Table) -> TierStats {
@@ -47,25 +46,28 @@ fn fill(table: &Table, pool: &Pool) {
 /// What evaluation finds of all keys, and of bags of two each.
 fn found(table: &Table, pool: &Pool) -> [Vec<u32>; 2] {
     let keys: Vec<i64> = (-1..KEYS + 1).collect();
-    let mut rows = vec![0.0; keys.len() * DIM];
-    let ids = Ids::I64(&keys);
-    table.find(pool, ids, Absent::Zeros, &mut rows).unwrap();
+    let rows = found_rows(table, pool, &keys);
     let ends: Vec<i64> = (1..=keys.len() as i64 / 2).map(|bag| bag * 2).collect();
     let bags = Bags {
         ends: &ends,
         ..Bags::default()
     };
     let mut pooled = vec![0.0; ends.len() * DIM];
-    find_pooled(table, pool, ids, &bags, Absent::Zeros, &mut pooled).unwrap();
+    find_pooled(
+        table,
+        pool,
+        Ids::I64(&keys),
+        &bags,
+        Absent::Zeros,
+        &mut pooled,
+    )
+    .unwrap();
     [bits(&rows), bits(&pooled)]
 }
 
 /// An update that is computed outside of the table.
 fn write_fields(table: &Table, pool: &Pool, keys: &[i64]) -> Vec<u32> {
-    let mut inverse = vec![0; keys.len()];
-    let offsets = table
-        .id_offset(pool, Ids::I64(keys), false, None, &mut inverse)
-        .unwrap();
+    let (offsets, _inverse) = known_offsets(table, pool, keys);
     let moment = Field::Slot(SlotSpec {
         name: "LazyAdam_momentum".into(),
         initial: 0.0,
@@ -81,11 +83,7 @@ fn write_fields(table: &Table, pool: &Pool, keys: &[i64]) -> Vec<u32> {
         .each_ref()
         .map(|old| old.iter().map(|one| one * 1.5 + 0.1));
     let new = new.map(|values| values.collect::<Vec<f32>>());
-    let update = |field, at: usize| FieldUpdate {
-        field,
-        old: &old[at],
-        new: &new[at],
-    };
+    let update = |field, at: usize| field_update(field, &old[at], &new[at]);
     let updates = [update(Field::Embedding, 0), update(moment, 1)];
     table.write_fields(pool, &offsets, &updates, false).unwrap();
     bits(&old.concat())
@@ -242,12 +240,7 @@ fn a_disk_that_fails_while_rows_catch_up_fails_the_step_that_changes_nothing_and
                 Operation::Read => Kind::Io,
                 _ => Kind::ResourceExhausted,
             };
-            let text = error.to_string();
-            assert_eq!(error.kind(), kind, "{text}");
-            assert!(
-                text.contains("table=faulty") && text.contains("file="),
-                "{text}"
-            );
+            expect_error(&error, kind, &["table=faulty", "file="]);
         }
         faults.heal();
         assert_eq!(found(&table, &pool), before);
@@ -279,15 +272,7 @@ fn a_push_to_two_tables_of_which_the_disk_of_one_fails_is_a_step_of_neither() {
     }
     let before = [found(&one, &pool), found(&other, &pool)];
     let step = adam(64, 0.3);
-    let push = |table| Push {
-        table,
-        grads: vec![KeyGradients {
-            keys: &[],
-            grads: &[],
-            births: None,
-        }],
-        optimizer: &step,
-    };
+    let push = |table| push_of(table, &[], &[], &step);
     let none = mx_rec_kernels::RowGradients {
         offsets: &[],
         grads: &[],
@@ -382,10 +367,8 @@ fn readers_and_batches_ahead_beside_the_steps_change_no_bit() {
                 while !ends.load(Ordering::Relaxed) {
                     seed += 2;
                     let keys = batch(seed, 20, KEYS);
-                    let mut rows = vec![0.0; keys.len() * DIM];
-                    let ids = Ids::I64(&keys);
-                    disk.find(&pool, ids, Absent::Zeros, &mut rows).unwrap();
-                    drop(disk.prepare(&pool, ids, None, &mut [0; 20]));
+                    let _rows = found_rows(disk, &pool, &keys);
+                    drop(disk.prepare(&pool, Ids::I64(&keys), None, &mut [0; 20]));
                     if seed % 30 < 2 {
                         drop(disk.export().unwrap());
                     }
@@ -398,11 +381,7 @@ fn readers_and_batches_ahead_beside_the_steps_change_no_bit() {
     // An export ends a span: rows are rounded once more there than without it.
     let (found, expected) = (disk.export().unwrap(), memory.export().unwrap());
     let row = |table: &Table, key| {
-        let mut row = [0.0; DIM];
-        let ids = Ids::I64(std::slice::from_ref(key));
-        table
-            .find(&self::pool(), ids, Absent::Zeros, &mut row)
-            .unwrap();
+        let row = found_rows(table, &self::pool(), std::slice::from_ref(key));
         row
     };
     assert_eq!(found.keys.len(), expected.keys.len());

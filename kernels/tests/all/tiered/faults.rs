@@ -4,10 +4,9 @@
 use super::support::{batch, bits, config, content, faulty, floats, pool, tiered, DIM};
 use crate::faulty::{Faulty, Operation};
 use crate::optimizers::optimizer;
+use crate::support::{applied, expect_error, found_rows, push_of, tier};
 use mx_rec_kernels::tier::Files;
-use mx_rec_kernels::{
-    Absent, Error, Ids, KeyGradients, Kind, Lease, Pool, Push, Result, Table, Target, TierConfig,
-};
+use mx_rec_kernels::{Absent, Ids, Kind, Lease, Pool, Result, Table, Target};
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::Arc;
@@ -22,9 +21,7 @@ fn filled() -> (Arc<Table>, Faulty) {
         let ids: Vec<i64> = (start..start + 100).collect();
         let target = Target::Ids(Ids::I64(&ids));
         let grads = floats(100 * DIM, start as u64);
-        table
-            .apply(&pool, target, &grads, &*optimizer(4, 0))
-            .unwrap();
+        applied(&table, &pool, target, &grads, &*optimizer(4, 0));
     }
     (table, faults)
 }
@@ -70,12 +67,6 @@ fn copies(table: &Table, pool: &Pool) -> Vec<i64> {
         .unwrap()
 }
 
-fn expect(error: &Error, kind: Kind, named: &[&str]) {
-    let text = error.to_string();
-    assert_eq!(error.kind(), kind, "{text}");
-    assert!(named.iter().all(|one| text.contains(one)), "{text}");
-}
-
 #[test]
 fn a_full_disk_fails_the_batch_changes_nothing_and_training_goes_on_after_it() {
     let pool = Pool::new(2).unwrap();
@@ -90,7 +81,7 @@ fn a_full_disk_fails_the_batch_changes_nothing_and_training_goes_on_after_it() {
         match step(&table, &pool, &offsets, which) {
             Err(error) => {
                 let directory = std::env::temp_dir().display().to_string();
-                expect(
+                expect_error(
                     &error,
                     Kind::ResourceExhausted,
                     &["table=faulty", &directory],
@@ -99,10 +90,7 @@ fn a_full_disk_fails_the_batch_changes_nothing_and_training_goes_on_after_it() {
             Ok(()) => panic!("{which} needs no space"),
         }
         // Evaluation needs none; ahead of the step it is left to the step.
-        let mut row = [0.0; DIM];
-        table
-            .find(&pool, Ids::I64(&[5]), Absent::Zeros, &mut row)
-            .unwrap();
+        let _row = found_rows(&table, &pool, &[5]);
         let ids: Vec<i64> = (200..260).collect();
         drop(table.prepare(&pool, Ids::I64(&ids), None, &mut [0; 60]));
         assert_eq!(table.stats().tier.map(|tier| tier.rows_on_disk), held);
@@ -130,7 +118,7 @@ fn a_read_that_fails_or_ends_early_fails_the_batch_and_changes_nothing() {
             faults.fail(Operation::Read, None, (0, u64::MAX), cause);
             let error = step(&table, &pool, &offsets, which).unwrap_err();
             assert!(matches!(error.kind(), Kind::Io | Kind::DataLoss), "{error}");
-            expect(&error, error.kind(), &["table=faulty"]);
+            expect_error(&error, error.kind(), &["table=faulty"]);
             let mut out = vec![0.0; 60 * DIM];
             let ids: Vec<i64> = (0..60).collect();
             let found = table.find(&pool, Ids::I64(&ids), Absent::Zeros, &mut out);
@@ -159,7 +147,7 @@ fn a_flipped_bit_is_data_loss_with_the_key_and_the_place_and_never_a_new_row() {
             Ok(()) => assert_eq!(bits(&row), before[&key][..DIM], "{key}"),
             Err(error) => {
                 let (text, key) = (format!("key={key}"), key);
-                expect(
+                expect_error(
                     &error,
                     Kind::DataLoss,
                     &["table=faulty", &text, "file=", "offset="],
@@ -172,10 +160,10 @@ fn a_flipped_bit_is_data_loss_with_the_key_and_the_place_and_never_a_new_row() {
     let key = lost[0];
     for _ in 0..2 {
         let error = lease(&table, &pool, key..key + 1).unwrap_err();
-        expect(&error, Kind::DataLoss, &[&format!("key={key}")]);
+        expect_error(&error, Kind::DataLoss, &[&format!("key={key}")]);
     }
     let error = table.export().unwrap_err();
-    expect(
+    expect_error(
         &error,
         Kind::DataLoss,
         &["table=faulty", &format!("key={key}")],
@@ -194,24 +182,16 @@ fn directories_that_cannot_be_used_are_refused_when_the_table_is_made() {
     let file = std::env::temp_dir().join(format!("mx_rec-a-file-{}", std::process::id()));
     std::fs::write(&file, b"").unwrap();
     for directory in [&missing, &file] {
-        let tier = TierConfig {
-            ram_rows: 10,
-            directories: vec![directory.clone()],
-            direct: false,
-        };
+        let tier = tier(10, vec![directory.clone()]);
         let error = Table::tiered(config("nowhere", 100), &tier).unwrap_err();
         let path = directory.display().to_string();
-        expect(&error, error.kind(), &[&path, "table=nowhere"]);
+        expect_error(&error, error.kind(), &[&path, "table=nowhere"]);
     }
     std::fs::remove_file(&file).unwrap();
     for (ram_rows, directories) in [(0, vec![std::env::temp_dir()]), (1, Vec::new())] {
-        let tier = TierConfig {
-            ram_rows,
-            directories,
-            direct: false,
-        };
+        let tier = tier(ram_rows, directories);
         let error = Table::tiered(config("nowhere", 100), &tier).unwrap_err();
-        expect(&error, Kind::InvalidArgument, &["table=nowhere"]);
+        expect_error(&error, Kind::InvalidArgument, &["table=nowhere"]);
     }
 }
 
@@ -236,7 +216,7 @@ fn a_directory_that_vanishes_takes_no_row_with_it() {
             loading.push(&[1], &[0.0; DIM], &[])
         })
         .unwrap_err();
-    expect(
+    expect_error(
         &error,
         error.kind(),
         &["table=gone", &path.display().to_string()],
@@ -321,7 +301,7 @@ fn new_slots_that_find_no_space_fail_the_update_and_leave_the_rows_as_they_were(
         faults.fail(operation, None, (0, u64::MAX), ErrorKind::StorageFull);
         let target = Target::Ids(Ids::I64(&ids));
         let error = table.apply(&pool, target, &grads, &*adam).unwrap_err();
-        expect(&error, error.kind(), &["table=wider"]);
+        expect_error(&error, error.kind(), &["table=wider"]);
         faults.heal();
         assert!(content(&table) == before && table.slots().is_empty());
     }
@@ -348,18 +328,12 @@ fn a_push_whose_rows_cannot_be_read_changes_no_table() {
     let keys: Vec<i64> = (0..60).collect();
     let grads = floats(60 * DIM, 3);
     let adam = optimizer(4, 0);
-    let pushes = tables.each_ref().map(|table| Push {
-        table,
-        grads: vec![KeyGradients {
-            births: None,
-            keys: &keys,
-            grads: &grads,
-        }],
-        optimizer: &*adam,
-    });
+    let pushes = tables
+        .each_ref()
+        .map(|table| push_of(table, &keys, &grads, &*adam));
     faults.fail(Operation::Read, None, (0, u64::MAX), ErrorKind::Other);
     let error = Table::push_many(&pool, &pushes).unwrap_err();
-    expect(&error, Kind::Io, &["table=faulty"]);
+    expect_error(&error, Kind::Io, &["table=faulty"]);
     faults.heal();
     assert!(tables.each_ref().map(|table| content(table)) == before);
     let pushed = Table::push_many(&pool, &pushes).unwrap();
@@ -372,11 +346,7 @@ fn a_push_whose_rows_cannot_be_read_changes_no_table() {
 fn a_table_on_disk_leaves_no_file() {
     let path = std::env::temp_dir().join(format!("mx_rec-clean-{}", std::process::id()));
     std::fs::create_dir_all(&path).unwrap();
-    let tier = TierConfig {
-        ram_rows: 20,
-        directories: vec![path.clone()],
-        direct: false,
-    };
+    let tier = tier(20, vec![path.clone()]);
     let table = Arc::new(Table::tiered(config("clean", 200), &tier).unwrap());
     for start in (0..200).step_by(20) {
         lease(&table, &pool(), start..start + 20).unwrap();

@@ -2,6 +2,7 @@
 
 use super::support::{content, floats, in_memory, pool, tiered, DIM};
 use crate::optimizers::optimizer;
+use crate::support::{applied, ids_of};
 use mx_rec_kernels::{Error, Ids, IdsOf, Kind, Lease, Pool, Result, Table, Target};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -99,9 +100,7 @@ fn memory_that_holds_no_batch_ahead_is_an_error_that_names_the_sizes_to_raise() 
             let ids = keys(at, BATCH);
             let grads = floats(ids.len() * DIM, 1);
             let ids = Target::Ids(Ids::I64(&ids));
-            memory
-                .apply(&pool(), ids, &grads, &*optimizer(0, 0))
-                .unwrap();
+            applied(&memory, &pool(), ids, &grads, &*optimizer(0, 0));
         }
         assert!(content(&table) == content(&memory), "{rows} rows");
     }
@@ -152,11 +151,10 @@ fn a_batch_ahead_of_several_lookups_of_a_table_does_not_hold_up_a_step() {
     let both = |at: i64, verb: &dyn Fn(Vec<IdsOf<'_>>) -> Result<Vec<Lease>>| {
         let ids = [keys(at * 2, BATCH), keys(at * 2 + 1, BATCH)];
         let mut inverses = [vec![0; BATCH as usize], vec![0; BATCH as usize]];
-        let lookups = ids.iter().zip(&mut inverses).map(|(ids, inverse)| IdsOf {
-            table: &table,
-            ids: Ids::I64(ids),
-            inverse,
-        });
+        let lookups = ids
+            .iter()
+            .zip(&mut inverses)
+            .map(|(ids, inverse)| ids_of(&table, ids, inverse));
         verb(lookups.collect()).map(drop)
     };
     let step = |at| both(at, &|group| Table::lease_many(&pool, group, None)).unwrap();

@@ -11,9 +11,13 @@ mod whole;
 use crate::faulty::Operation;
 use crate::optimizers::optimizer;
 use crate::pooled::{embed_pooled, find_pooled};
+use crate::support::{
+    admitted, applied, created, field_update, gradients, ids_of, keys_of, leased, rows_of,
+    thresholds,
+};
 use mx_rec_kernels::{
-    Absent, Bags, Columns, Field, FieldUpdate, Ids, IdsOf, KeysOf, LookupGradients, Pool, RowsOf,
-    SlotSpec, Table, Target, Thresholds, OPTIMIZERS,
+    Absent, Bags, Columns, Field, FieldUpdate, Ids, KeysOf, LookupGradients, Pool, RowsOf,
+    SlotSpec, Table, Target, OPTIMIZERS,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,9 +35,7 @@ fn train(table: &Arc<Table>, pool: &Pool, by: usize) -> Vec<u32> {
     let mut read = Vec::new();
     for step in 0..STEPS {
         let ids = batch(step, BATCH, KEYS);
-        let mut inverse = vec![0; BATCH];
-        let ids = Ids::I64(&ids);
-        let lease = table.lease(pool, ids, None, &mut inverse).unwrap();
+        let (lease, inverse) = leased(table, pool, &ids);
         read.extend(update(table, pool, by, step, (lease.offsets(), &inverse)));
     }
     read
@@ -49,12 +51,7 @@ fn update(
     let mut rows = vec![9.0; BATCH * DIM];
     table.embed(pool, offsets, inverse, &mut rows).unwrap();
     let grads = floats(BATCH * DIM, step);
-    let lookup = LookupGradients {
-        offsets,
-        inverse,
-        grads: Columns::all(&grads, table.dim()).unwrap(),
-        bags: None,
-    };
+    let lookup = gradients(offsets, inverse, Columns::all(&grads, table.dim()).unwrap());
     let optimizer = optimizer(by, step as usize);
     table.apply_lookups(pool, &[lookup], &*optimizer).unwrap();
     bits(&rows)
@@ -173,10 +170,7 @@ fn a_step_is_not_held_up_by_batches_ahead_that_fill_the_memory() {
     let mut fresh_inverse = vec![0; 5];
     let fresh_lease = table.prepare(&pool, Ids::I64(&fresh), None, &mut fresh_inverse);
     let whole: Vec<i64> = (300..400).collect();
-    let mut inverse = vec![0; 100];
-    let lease = table
-        .lease(&pool, Ids::I64(&whole), None, &mut inverse)
-        .unwrap();
+    let (lease, _inverse) = leased(&table, &pool, &whole);
     let grads = floats(100 * DIM, 1);
     let sgd = optimizer(0, 0);
     for (table, offsets) in [
@@ -212,9 +206,7 @@ fn a_step_is_not_held_up_by_batches_ahead_that_fill_the_memory() {
 fn a_batch_that_memory_cannot_hold_names_what_to_raise_and_changes_nothing() {
     let (pool, table) = (pool(), tiered("small", CAPACITY, 50));
     let some: Vec<i64> = (0..40).collect();
-    table
-        .lease(&pool, Ids::I64(&some), None, &mut [0; 40])
-        .unwrap();
+    leased(&table, &pool, &some);
     let places = |table: &Table| {
         let tier = table.stats().tier.unwrap();
         (tier.rows_in_memory, tier.rows_on_disk, tier.misses)
@@ -258,9 +250,7 @@ fn a_batch_that_memory_cannot_hold_names_what_to_raise_and_changes_nothing() {
     assert_eq!(lease.offsets().len(), 0);
     // Repeated keys count once.
     let twice: Vec<i64> = (0..50).chain(0..50).collect();
-    table
-        .lease(&pool, Ids::I64(&twice), None, &mut vec![0; 100])
-        .unwrap();
+    leased(&table, &pool, &twice);
 }
 
 /// Runs verbs that come with no lease, or with copies of offsets, on both tables.
@@ -276,11 +266,7 @@ fn every_verb_gives_the_same_bits_on_rows_that_went_to_disk() {
             let mut read = train(table, &pool, 1);
             // Copies of offsets from before all others.
             let old: Vec<i64> = (0..200).collect();
-            let mut inverse = vec![0; 200];
-            let ids = Ids::I64(&old);
-            let copies = table
-                .id_offset(&pool, ids, true, None, &mut inverse)
-                .unwrap();
+            let (copies, _inverse) = created(table, &pool, &old);
             for at in 0..8 {
                 let others: Vec<i64> = (at * 250..at * 250 + 250).collect();
                 let ids = Ids::I64(&others);
@@ -295,9 +281,7 @@ fn every_verb_gives_the_same_bits_on_rows_that_went_to_disk() {
             for by in [4, 3] {
                 // Slots that rows lack, on disk and in memory.
                 let target = Target::Offsets(&copies);
-                table
-                    .apply(&pool, target, &grads, &*optimizer(by, 7))
-                    .unwrap();
+                applied(table, &pool, target, &grads, &*optimizer(by, 7));
             }
             let weights = floats(300, 8);
             let wanted = batch(900, 300, 2 * KEYS);
@@ -325,12 +309,7 @@ fn every_verb_gives_the_same_bits_on_rows_that_went_to_disk() {
                     absent: Absent::Zeros,
                     bags: None,
                 },
-                KeysOf {
-                    table,
-                    ids: Ids::I64(&old),
-                    absent: Absent::Row(&absent[..DIM]),
-                    bags: None,
-                },
+                keys_of(table, &old, Absent::Row(&absent[..DIM])),
             ];
             let outs = vec![&mut out[..], &mut rows[..]];
             Table::find_many(&pool, &both, outs).unwrap();
@@ -372,11 +351,7 @@ fn every_verb_gives_the_same_bits_on_rows_that_went_to_disk() {
             let updates: Vec<FieldUpdate<'_>> = fields
                 .iter()
                 .zip(&old_values)
-                .map(|(field, old)| FieldUpdate {
-                    field: field.clone(),
-                    old,
-                    new: &new,
-                })
+                .map(|(field, old)| field_update(field.clone(), old, &new))
                 .collect();
             table
                 .write_fields(&pool, &offsets, &updates, false)
@@ -422,22 +397,13 @@ fn groups_of_tables_give_the_same_bits_whether_their_rows_are_on_disk_or_not() {
                 .collect();
             let mut inverses = vec![vec![0; 120]; 4];
             let group = members.iter().zip(&mut inverses);
-            let group = group.map(|((at, ids), inverse)| IdsOf {
-                table: &tables[*at],
-                ids: Ids::I64(ids),
-                inverse,
-            });
+            let group = group.map(|((at, ids), inverse)| ids_of(&tables[*at], ids, inverse));
             let leases = Table::lease_many(&pool, group.collect(), None).unwrap();
             let lookups: Vec<RowsOf<'_>> = members
                 .iter()
                 .zip(&leases)
                 .zip(&inverses)
-                .map(|(((at, _), lease), inverse)| RowsOf {
-                    table: &tables[*at],
-                    offsets: lease.offsets(),
-                    inverse,
-                    bags: None,
-                })
+                .map(|(((at, _), lease), inverse)| rows_of(&tables[*at], lease.offsets(), inverse))
                 .collect();
             let mut outs = vec![vec![0.0; 120 * DIM]; 4];
             let each = outs.iter_mut().map(|out| &mut out[..]).collect();
@@ -451,12 +417,11 @@ fn groups_of_tables_give_the_same_bits_whether_their_rows_are_on_disk_or_not() {
                 .iter()
                 .enumerate()
                 .map(|(at, lookup)| {
-                    let columns = LookupGradients {
-                        offsets: lookup.offsets,
-                        inverse: lookup.inverse,
-                        grads: Columns::of(&grads, 4 * DIM, at * DIM, DIM).unwrap(),
-                        bags: None,
-                    };
+                    let columns = gradients(
+                        lookup.offsets,
+                        lookup.inverse,
+                        Columns::of(&grads, 4 * DIM, at * DIM, DIM).unwrap(),
+                    );
                     (lookup.table, columns)
                 })
                 .collect();
@@ -485,18 +450,8 @@ fn keys_are_admitted_and_evicted_as_in_memory_and_what_goes_is_not_read() {
         let mut read = Vec::new();
         for step in 0..80 {
             let ids = batch(step, BATCH, KEYS);
-            let (mut places, mut inverse) = (vec![0; BATCH], vec![0; BATCH]);
-            let limits = Thresholds {
-                access: 2,
-                eviction: Some(40),
-            };
-            let time = Some(step as i64 + 1);
-            let keys = table
-                .observe(None, &pool, Ids::I64(&ids), 1, time, limits, &mut places)
-                .unwrap();
-            let lease = table
-                .admit(&pool, &keys, None, &places, &mut inverse)
-                .unwrap();
+            let observed = (1, Some(step as i64 + 1));
+            let (lease, inverse) = admitted(table, &pool, &ids, observed, thresholds(2, Some(40)));
             read.extend(update(table, &pool, 3, step, (lease.offsets(), &inverse)));
             drop(lease);
             if step % 20 == 19 {
@@ -527,9 +482,7 @@ fn a_row_on_disk_takes_at_most_24_bytes_of_memory() {
     let table = tiered("bytes", ROWS as u64, 4096);
     for start in (0..ROWS).step_by(4000) {
         let ids: Vec<i64> = (start..start + 4000).map(|key| key * 77_777).collect();
-        table
-            .lease(&pool, Ids::I64(&ids), None, &mut vec![0; 4000])
-            .unwrap();
+        leased(&table, &pool, &ids);
     }
     let (tier, memory) = (table.stats().tier.unwrap(), table.memory());
     assert_eq!(tier.rows_on_disk, ROWS as u64 - 4096);

@@ -2,7 +2,8 @@
 
 use super::support::{batch, content, floats, in_memory, pool, tiered, DIM};
 use crate::optimizers::optimizer;
-use mx_rec_kernels::{Absent, Ids, Pool, Table, Target};
+use crate::support::{applied, found_rows};
+use mx_rec_kernels::{Ids, Pool, Table, Target};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::Arc;
 
@@ -18,9 +19,7 @@ const FEW: u64 = 4;
 fn train(table: &Table, pool: &Pool, ids: &[i64], step: u64) {
     let grads = floats(ids.len() * DIM, step);
     let target = Target::Ids(Ids::I64(ids));
-    table
-        .apply(pool, target, &grads, &*optimizer(4, step as usize))
-        .unwrap();
+    applied(table, pool, target, &grads, &*optimizer(4, step as usize));
 }
 
 /// Fails if the files take more than 1.5 times what the rows on disk need, and a few segments.
@@ -85,10 +84,7 @@ fn files_take_at_most_one_and_a_half_times_their_rows_at_every_moment() {
     }
     fill(KEYS, KEYS + 6000);
     // All that is left is what was trained.
-    let mut found = vec![0.0; rest.len() * DIM];
-    table
-        .find(&pool, Ids::I64(&rest), Absent::Zeros, &mut found)
-        .unwrap();
+    let found = found_rows(&table, &pool, &rest);
     assert!(found
         .chunks_exact(DIM)
         .all(|row| row.iter().any(|&one| one != 0.0)));

@@ -2,9 +2,11 @@
 
 pub(crate) use crate::directory::Directory;
 use crate::faulty::Faulty;
+pub(crate) use crate::support::pool;
+use crate::support::UNIFORM;
 pub(crate) use crate::table::bits;
 use mx_rec_kernels::tier::Files;
-use mx_rec_kernels::{Initializer, Pool, Table, TableConfig};
+use mx_rec_kernels::{Table, TableConfig};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,10 +15,7 @@ pub(crate) const DIM: usize = 6;
 pub(crate) fn config(name: &str, capacity: u64) -> TableConfig {
     TableConfig {
         seed: 9,
-        initializer: Initializer::RandomUniform {
-            min: -1.0,
-            max: 1.0,
-        },
+        initializer: UNIFORM,
         init_param: 0.5,
         frozen_keys: vec![3],
         ..TableConfig::new(name, DIM, capacity)
@@ -76,8 +75,4 @@ pub(crate) fn content(table: &Table) -> BTreeMap<i64, Vec<u32>> {
         assert!(rows.insert(key, row).is_none());
     }
     rows
-}
-
-pub(crate) fn pool() -> Pool {
-    Pool::new(1).unwrap()
 }

@@ -4,8 +4,9 @@
 use super::support::{batch, content, faulty, floats, in_memory, pool, tiered, Directory, DIM};
 use crate::faulty::Operation;
 use crate::optimizers::optimizer;
+use crate::support::{applied, gradients, ids_of, rows_of};
 use mx_rec_kernels::{
-    checkpoint, Columns, Ids, IdsOf, Kind, LookupGradients, Pool, RowsOf, Sgd, Table, Target,
+    checkpoint, Columns, Ids, Kind, LookupGradients, Pool, RowsOf, Sgd, Table, Target,
 };
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -82,9 +83,7 @@ fn the_first_rows_go_to_disk_beside_leases_of_every_kind() {
             let grads = floats(50 * DIM, 1);
             let new: Vec<i64> = (600..650).collect();
             let target = Target::Ids(Ids::I64(&new));
-            table
-                .apply(&pool, target, &grads, &*optimizer(4, 0))
-                .unwrap();
+            applied(table, &pool, target, &grads, &*optimizer(4, 0));
             if table.stats().tier.is_some() {
                 assert!(on_disk(table) > 0);
                 assert_eq!(table.stats().tier.unwrap().given_up, 0);
@@ -98,9 +97,7 @@ fn the_first_rows_go_to_disk_beside_leases_of_every_kind() {
                 assert!(table.claim(&pool, ids, offsets, None, &inverse).unwrap());
                 let grads = floats(keys.len() * DIM, 2);
                 let target = Target::Offsets(offsets);
-                table
-                    .apply(&pool, target, &grads, &*optimizer(4, 1))
-                    .unwrap();
+                applied(table, &pool, target, &grads, &*optimizer(4, 1));
             }
             fill(table, 0..900);
             (read, content(table))
@@ -285,11 +282,7 @@ fn group_step(pool: &Pool, tables: &[Arc<Table>; 2], seed: u64) {
     let batches = [0, 1].map(|at| batch(seed * 2 + at, N, 600));
     let mut inverses = vec![vec![0; N]; 2];
     let group = tables.iter().zip(&batches).zip(&mut inverses);
-    let group = group.map(|((table, ids), inverse)| IdsOf {
-        table,
-        ids: Ids::I64(ids),
-        inverse,
-    });
+    let group = group.map(|((table, ids), inverse)| ids_of(table, ids, inverse));
     let leases = Table::lease_many(pool, group.collect(), None).unwrap();
     // Leases end before their rows are read: nothing but the verbs keeps them in memory.
     let offsets: Vec<Vec<i64>> = leases
@@ -298,12 +291,7 @@ fn group_step(pool: &Pool, tables: &[Arc<Table>; 2], seed: u64) {
         .collect();
     drop(leases);
     let lookups: Vec<RowsOf<'_>> = (0..2)
-        .map(|at| RowsOf {
-            table: &tables[at],
-            offsets: &offsets[at],
-            inverse: &inverses[at],
-            bags: None,
-        })
+        .map(|at| rows_of(&tables[at], &offsets[at], &inverses[at]))
         .collect();
     let mut side_by_side = vec![0.0; 2 * N * DIM];
     Table::embed_side_by_side(pool, &lookups, &mut side_by_side).unwrap();
@@ -311,12 +299,11 @@ fn group_step(pool: &Pool, tables: &[Arc<Table>; 2], seed: u64) {
     let updates: Vec<(&Table, LookupGradients<'_>)> = lookups
         .iter()
         .map(|lookup| {
-            let columns = LookupGradients {
-                offsets: lookup.offsets,
-                inverse: lookup.inverse,
-                grads: Columns::of(&grads, DIM, 0, DIM).unwrap(),
-                bags: None,
-            };
+            let columns = gradients(
+                lookup.offsets,
+                lookup.inverse,
+                Columns::of(&grads, DIM, 0, DIM).unwrap(),
+            );
             (lookup.table, columns)
         })
         .collect();

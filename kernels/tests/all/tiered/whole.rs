@@ -5,7 +5,8 @@ use super::support::{
 };
 use crate::faulty::Operation;
 use crate::optimizers::optimizer;
-use mx_rec_kernels::{checkpoint, Ids, Kind, Pool, Table, Target, TierConfig};
+use crate::support::{expect_error, leased, tier};
+use mx_rec_kernels::{checkpoint, Ids, Kind, Pool, Table, Target};
 use std::sync::Arc;
 
 const CAPACITY: u64 = 4000;
@@ -121,11 +122,11 @@ fn a_save_that_meets_a_damaged_record_fails_and_leaves_the_one_before() {
         saved.err()
     });
     let error = failed.unwrap();
-    assert_eq!(error.kind(), Kind::DataLoss, "{error}");
-    let text = error.to_string();
-    for named in ["table=damaged", "key=", "file=", "offset="] {
-        assert!(text.contains(named), "{text}");
-    }
+    expect_error(
+        &error,
+        Kind::DataLoss,
+        &["table=damaged", "key=", "file=", "offset="],
+    );
     let copy = in_memory("damaged", CAPACITY);
     checkpoint::load(&copy, &pool, &path).unwrap();
     assert!(content(&copy) == rows);
@@ -139,16 +140,13 @@ fn a_restore_that_finds_no_space_leaves_the_table_as_it_was() {
     checkpoint::save(&trained(in_memory("full", CAPACITY)), &pool, &path).unwrap();
     let (table, faults) = faulty("full", CAPACITY, 200);
     let ids: Vec<i64> = (5000..5200).collect();
-    table
-        .lease(&pool, Ids::I64(&ids), None, &mut vec![0; 200])
-        .unwrap();
+    leased(&table, &pool, &ids);
     let before = content(&table);
     for operation in [Operation::Reserve, Operation::Write] {
         let cause = std::io::ErrorKind::StorageFull;
         faults.fail(operation, None, (1, u64::MAX), cause);
         let error = checkpoint::load(&table, &pool, &path).unwrap_err();
-        assert_eq!(error.kind(), Kind::ResourceExhausted, "{error}");
-        assert!(error.to_string().contains("table=full"), "{error}");
+        expect_error(&error, Kind::ResourceExhausted, &["table=full"]);
         faults.heal();
         assert!(content(&table) == before);
     }
@@ -193,9 +191,7 @@ fn contents_are_replaced_beside_steps_whose_rows_come_from_disk() {
                         .into_iter()
                         .map(|at| usize::try_from(at).map_or(-1, |at| known[at]))
                         .collect();
-                    let mut inverse = vec![0; 90];
-                    let ids = Ids::I64(&ids);
-                    let lease = table.lease(&pool, ids, None, &mut inverse).unwrap();
+                    let (lease, inverse) = leased(table, &pool, &ids);
                     let mut rows = vec![0.0; 90 * DIM];
                     let read = table.embed(&pool, lease.offsets(), &inverse, &mut rows);
                     match read {
@@ -225,11 +221,7 @@ fn contents_are_replaced_beside_steps_whose_rows_come_from_disk() {
 #[test]
 fn several_directories_share_the_rows() {
     let (one, other) = (Directory::new("one"), Directory::new("other"));
-    let tier = TierConfig {
-        ram_rows: 200,
-        directories: vec![one.0.clone(), other.0.clone()],
-        direct: false,
-    };
+    let tier = tier(200, vec![one.0.clone(), other.0.clone()]);
     let table = Table::tiered(config("both", CAPACITY), &tier).unwrap();
     let memory = trained(in_memory("both", CAPACITY));
     assert!(content(&trained(Arc::new(table))) == content(&memory));

@@ -12,7 +12,7 @@ fn keys_of_a_prepared_batch_are_seen_once_they_are_claimed() {
     let ids = graph.placeholder::<i64>(&None);
     let handles = tables.map(|table| table.handle);
     let prepare = graph.node("MxRecPrepare").inputs(&handles).inputs(&[ids]);
-    let prepare = prepare.finish().expect("MxRecPrepare");
+    let prepare = prepare.made();
     let prepared = [
         graph.placeholder::<i64>(&None),
         graph.placeholder::<i64>(&None),
@@ -20,15 +20,12 @@ fn keys_of_a_prepared_batch_are_seen_once_they_are_claimed() {
     ];
     let claims = [0, 1].map(|at: usize| {
         let ahead: [&[_]; 2] = [&[prepared[at]], &[prepared[2]]];
-        let claim = resolve(&graph, &[tables[at].handle], &[ids], ahead).finish();
-        claim.expect("MxRecIdOffset")
+        resolve(&graph, &[tables[at].handle], &[ids], ahead).made()
     });
     let session = Session::new(&graph).expect("a session");
     let keys = Tensor::new(&[2, 2], &[7_i64, -1, 8, 7]);
     let outputs = [0, 1, 2].map(|at| prepare.output(at));
-    let ahead = session
-        .run(&[(ids, &keys)], &outputs, &[])
-        .expect("MxRecPrepare");
+    let ahead = session.get(&[(ids, &keys)], &outputs);
     assert_eq!(ahead[2].values::<i32>(), [0, -1, 1, 0]);
     assert_eq!(tables.map(|table| table.size(&session)), [0, 0]);
     let mut feeds = vec![(ids, &keys)];
@@ -38,7 +35,7 @@ fn keys_of_a_prepared_batch_are_seen_once_they_are_claimed() {
         claims[0].output(1),
         claims[1].output(0),
     ];
-    let claimed = session.run(&feeds, &outputs, &[]).expect("MxRecIdOffset");
+    let claimed = session.get(&feeds, &outputs);
     assert_eq!(claimed[0].values::<i64>(), ahead[0].values::<i64>());
     assert_eq!(claimed[1].values::<i32>(), ahead[2].values::<i32>());
     assert_eq!(claimed[2].values::<i64>(), ahead[1].values::<i64>());
@@ -56,13 +53,12 @@ fn batches_of_many_tables_are_prepared_by_one_op_and_claimed_each() {
     let ids = [(); 2].map(|()| graph.placeholder::<i64>(&None));
     let handles = tables.map(|table| table.handle);
     let prepare = graph.node("MxRecPrepare").inputs(&handles).inputs(&ids);
-    let prepare = prepare.finish().expect("MxRecPrepare");
+    let prepare = prepare.made();
     let offsets = [(); 2].map(|()| graph.placeholder::<i64>(&None));
     let places = [(); 2].map(|()| graph.placeholder::<i32>(&None));
     let claims = [0, 1].map(|at: usize| {
         let ahead: [&[_]; 2] = [&[offsets[at]], &[places[at]]];
-        let claim = resolve(&graph, &[tables[at].handle], &[ids[at]], ahead).finish();
-        claim.expect("MxRecIdOffset")
+        resolve(&graph, &[tables[at].handle], &[ids[at]], ahead).made()
     });
     let session = Session::new(&graph).expect("a session");
     let keys = [
@@ -71,7 +67,7 @@ fn batches_of_many_tables_are_prepared_by_one_op_and_claimed_each() {
     ];
     let feeds: Vec<_> = ids.into_iter().zip(&keys).collect();
     let outputs = [0, 1, 2, 3].map(|at| prepare.output(at));
-    let ahead = session.run(&feeds, &outputs, &[]).expect("MxRecPrepare");
+    let ahead = session.get(&feeds, &outputs);
     assert_eq!(ahead[2].values::<i32>(), [0, -1, 1, 0]);
     assert_eq!(ahead[3].values::<i32>(), [0]);
     assert_eq!(tables.map(|table| table.size(&session)), [0, 0]);
@@ -81,8 +77,7 @@ fn batches_of_many_tables_are_prepared_by_one_op_and_claimed_each() {
             (offsets[at], &ahead[at]),
             (places[at], &ahead[2 + at]),
         ];
-        let claimed = session.run(&feeds, &[claims[at].output(0)], &[]);
-        let claimed = claimed.expect("MxRecIdOffset");
+        let claimed = session.get(&feeds, &[claims[at].output(0)]);
         assert_eq!(claimed[0].values::<i64>(), ahead[at].values::<i64>());
     }
     let half = vec![0.5; DIM];
@@ -103,35 +98,31 @@ fn a_key_gets_a_row_when_it_was_counted_often_enough_and_loses_it_when_it_is_old
     let observe = observe
         .int("access_threshold", 3)
         .int("eviction_threshold", 50);
-    let observe = observe.finish().expect("MxRecObserve");
+    let observe = observe.made();
     let (keys, places) = (observe.output(0), observe.output(1));
     let admit = table.node("MxRecAdmit").input(keys).input(places);
-    let admit = admit.finish().expect("MxRecAdmit");
+    let admit = admit.made();
     let value = graph.placeholder::<i32>(&None);
-    let threshold = table.node("MxRecSetThreshold").input(value).finish();
-    let threshold = threshold.expect("MxRecSetThreshold").output(0);
-    let evict = table
-        .node("MxRecEvict")
-        .finish()
-        .expect("MxRecEvict")
-        .output(0);
+    let threshold = table.node("MxRecSetThreshold").input(value).first();
+    let evict = table.node("MxRecEvict").first();
     let session = Session::new(&graph).expect("a session");
     let step = |seconds: i64, batch: &[i64]| -> Vec<i32> {
         let (batch, seconds) = (Tensor::vector(batch), Tensor::scalar(seconds));
-        let got = session.run(&[(ids, &batch), (time, &seconds)], &[admit.output(1)], &[]);
-        got.expect("a lookup")[0].values().to_vec()
+        session.get(&[(ids, &batch), (time, &seconds)], &[admit.output(1)])[0]
+            .values()
+            .to_vec()
     };
     assert_eq!(step(100, &[1, 2, 1, -1]), [-1, -1, -1, -1]);
     assert_eq!(step(110, &[1, 2]), [0, -1]);
     assert_eq!(table.size(&session), 1);
     let two = Tensor::scalar(2_i32);
-    let got = session.run(&[(value, &two)], &[threshold], &[]);
-    assert_eq!(got.expect("a threshold")[0].value::<i32>(), 2);
+    let got = session.get(&[(value, &two)], &[threshold]);
+    assert_eq!(got[0].value::<i32>(), 2);
     assert_eq!(step(155, &[2]), [0]);
     assert_eq!(table.size(&session), 2);
     // Key 1 was last seen at 110.
     assert_eq!(step(161, &[2, 3]), [0, -1]);
-    let got = session.run(&[], &[evict], &[]).expect("an eviction");
+    let got = session.get(&[], &[evict]);
     assert_eq!(got[0].values::<i64>(), [1, 2]);
     assert_eq!(table.rows(&session), [(2, vec![0.5; DIM])]);
 }
@@ -155,18 +146,17 @@ fn a_claim_of_many_that_is_refused_for_want_of_memory_enters_no_key() {
     let handles = tables.map(|table| table.handle);
     let both = [ids, ids];
     let prepare = graph.node("MxRecPrepare").inputs(&handles).inputs(&both);
-    let prepare = prepare.finish().expect("MxRecPrepare");
+    let prepare = prepare.made();
     let offsets = [(); 2].map(|()| graph.placeholder::<i64>(&None));
     let places = [(); 2].map(|()| graph.placeholder::<i32>(&None));
-    let claim = resolve(&graph, &handles, &both, [&offsets, &places]).finish();
-    let claim = claim.expect("MxRecIdOffset").output(0);
+    let claim = resolve(&graph, &handles, &both, [&offsets, &places]).first();
     let session = Session::new(&graph).expect("a session");
     let ahead = |at: i64| {
         let keys: Vec<i64> = (at * BATCH..(at + 1) * BATCH).collect();
         let keys = Tensor::vector(&keys);
         let outputs = [0, 1, 2, 3].map(|at| prepare.output(at));
-        let found = session.run(&[(ids, &keys)], &outputs, &[]);
-        (keys, found.expect("MxRecPrepare"))
+        let found = session.get(&[(ids, &keys)], &outputs);
+        (keys, found)
     };
     let sizes = || tables.map(|table| table.size(&session));
     let mut refused = 0;
@@ -184,7 +174,7 @@ fn a_claim_of_many_that_is_refused_for_want_of_memory_enters_no_key() {
             }
             assert_eq!(sizes(), before, "step {step}");
             refused += 1;
-            session.run(&feeds, &[claim], &[]).expect("the step again");
+            session.get(&feeds, &[claim]);
         }
         assert_eq!(sizes(), [step * BATCH; 2]);
         now = next;

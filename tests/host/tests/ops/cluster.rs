@@ -2,7 +2,7 @@
 //! part from its initialization to its restore.
 
 use crate::oracle::{Random, OPTIMIZERS};
-use crate::table::{settings, Table, DIM};
+use crate::table::{reduce, settings, Table, DIM};
 use mx_rec_host_tests::{Code, Graph, Node, Output, Session, Tensor};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -26,11 +26,11 @@ impl<'g> Parts<'g> {
         let config = text(&one);
         let like = graph.constant(&Tensor::new::<f32>(&[0, DIM as i64], &[]));
         let table = graph.node("MxRecClusterTable").input(config).input(like);
-        let table = table.int("parts", PARTS).finish().expect("a table");
+        let table = table.int("parts", PARTS).made();
         let parts = [0, 1].map(|part| {
             let node = graph.node("MxRecPart").input(config);
             let node = node.int("part", part).int("parts", PARTS);
-            node.finish().expect("MxRecPart")
+            node.made()
         });
         Parts {
             graph,
@@ -54,7 +54,7 @@ impl<'g> Parts<'g> {
         let node = self.graph.node("MxRecPull").input(self.configs);
         let node = node.input(request).int("part", part);
         let node = node.int("parts", PARTS).int("create", create);
-        let pull = node.finish().expect("MxRecPull");
+        let pull = node.made();
         [0, 1].map(|at| pull.output(at))
     }
 }
@@ -69,14 +69,11 @@ struct Split<'g> {
 
 fn split<'g>(graph: &'g Graph, ids: Output<'g>) -> Split<'g> {
     let node = graph.node("MxRecDistinctSplit").inputs(&[ids]);
-    let node = node.int("parts", PARTS).finish().expect("a split");
+    let node = node.int("parts", PARTS).made();
     let axis = graph.constant(&Tensor::scalar(0_i32));
     let parts = graph.node("SplitV").input(node.output(3));
     let parts = parts.input(node.output(4)).input(axis);
-    let parts = parts
-        .int("num_split", PARTS)
-        .finish()
-        .expect("two requests");
+    let parts = parts.int("num_split", PARTS).made();
     Split {
         keys: node.output(0),
         places: node.output(1),
@@ -115,22 +112,19 @@ fn every_optimizer_does_in_parts_what_it_does_in_one_table() {
         let stitch = stitch.inputs(&[found.keys]).inputs(&[found.counts]);
         // No row types: all rows come as float32.
         let stitch = stitch.inputs(&[found.places]).inputs(&[]);
-        let stitch = stitch.input(joined.expect("rows").output(0)).finish();
-        let embedding = stitch.expect("MxRecStitch").output(0);
-        let sums = graph.node("MxRecReduce").input(grad).input(found.places);
-        let sums = sums.input(found.keys).finish().expect("sums").output(0);
+        let embedding = stitch.input(joined.expect("rows").output(0)).first();
+        let sums = reduce(&graph, grad, (found.keys, found.places));
         let pushes = [0, 1].map(|part| {
             let packed = graph.node("MxRecPackGradients").inputs(&[sums]);
             let packed = packed.inputs(&[found.counts]).int("part", part);
-            let packed = packed.finish().expect("gradients").output(0);
+            let packed = packed.first();
             let push = graph.node("MxRecPush").inputs(&[parts.configs]);
             let push = push.inputs(&[found.requests[part as usize]]);
             let push = push.inputs(&[pulls[part as usize][1]]).input(packed);
             let push = push.input(hyper).int("part", part).int("parts", PARTS);
             let push = push.after(embedding.node());
             let push = push.int("create", i64::from(creates));
-            let push = push.int("optimizer", optimizer.number).finish();
-            push.expect("MxRecPush").output(0)
+            push.int("optimizer", optimizer.number).first()
         });
         let init = parts.each("MxRecPartInit", &[]);
         let session = Session::new(&graph).expect("a session");
@@ -148,14 +142,12 @@ fn every_optimizer_does_in_parts_what_it_does_in_one_table() {
             let values: Vec<Tensor> = now.into_iter().map(Tensor::scalar).collect();
             let mut feeds = vec![(ids, &batch), (grad, &slopes), (hyper, &numbers)];
             feeds.extend(scalars.iter().copied().zip(&values));
-            let results = session.run(&feeds, &[embedding, reference, pushes[0], pushes[1]], &[]);
-            let results = results.expect("a step");
+            let results = session.get(&feeds, &[embedding, reference, pushes[0], pushes[1]]);
             let updated: i64 = results[2].value::<i64>() + results[3].value::<i64>();
             assert_eq!(updated, results[1].value::<i64>(), "{}", optimizer.name);
             // What evaluation reads from the parts is what the table has.
             let find = [0, 1].map(|part| parts.pull(found.requests[part as usize], part, 0)[0]);
-            let read = session.run(&feeds[..1], &[find[0], find[1], found.keys], &[]);
-            let read = read.expect("rows");
+            let read = session.get(&feeds[..1], &[find[0], find[1], found.keys]);
             let of_whole: BTreeMap<i64, Vec<f32>> = whole.rows(&session).into_iter().collect();
             let all: Vec<f32> = read[2]
                 .values::<i64>()
@@ -203,7 +195,7 @@ fn a_part_is_there_when_it_was_initialized_or_published_and_only_then() {
     let stage = stage.map(|node| node.output(0));
     let session = Session::new(&graph).expect("a session");
     let is_ready = || {
-        let found = session.run(&[], &ready, &[]).expect("numbers");
+        let found = session.get(&[], &ready);
         [found[0].value::<i32>(), found[1].value::<i32>()]
     };
     let refused = |fetches: &[Output<'_>], code: Code| {
@@ -216,9 +208,9 @@ fn a_part_is_there_when_it_was_initialized_or_published_and_only_then() {
     refused(&stats[..1], Code::TF_ABORTED);
     refused(&[publish[0].output(0)], Code::TF_ABORTED);
     session.run(&[], &[], &init).expect("parts");
-    session.run(&[], &pulls, &[]).expect("rows");
+    session.get(&[], &pulls);
     let rows = || {
-        let found = session.run(&[], &stats, &[]).expect("numbers");
+        let found = session.get(&[], &stats);
         found[0].values::<i64>()[0] + found[1].values::<i64>()[0]
     };
     assert_eq!((is_ready(), rows()), ([1, 1], 8));
@@ -227,9 +219,7 @@ fn a_part_is_there_when_it_was_initialized_or_published_and_only_then() {
     for (part, &save) in save.iter().enumerate().take(2) {
         let directory = root.join(format!("life-part-0000{part}-of-00002"));
         let bytes = Tensor::vector(directory.to_str().expect("text").as_bytes());
-        session
-            .run(&[(path, &bytes)], &[save], &[])
-            .expect("a save");
+        session.get(&[(path, &bytes)], &[save]);
     }
     let nowhere = root.join("missing").join("life");
     let nowhere = Tensor::vector(nowhere.to_str().expect("text").as_bytes());
@@ -239,12 +229,12 @@ fn a_part_is_there_when_it_was_initialized_or_published_and_only_then() {
     session.run(&[], &[], &init).expect("parts");
     assert_eq!(rows(), 0);
     let table = Tensor::vector(root.join("life").to_str().expect("text").as_bytes());
-    let staged = session.run(&[(path, &table)], &stage, &[]).expect("rows");
+    let staged = session.get(&[(path, &table)], &stage);
     assert_eq!(staged[0].value::<i64>() + staged[1].value::<i64>(), 8);
     assert_eq!((is_ready(), rows()), ([1, 1], 0));
     session.run(&[], &[], &discard).expect("forgotten");
     refused(&[publish[0].output(0)], Code::TF_ABORTED);
-    session.run(&[(path, &table)], &stage, &[]).expect("rows");
+    session.get(&[(path, &table)], &stage);
     assert_eq!((is_ready(), rows()), ([1, 1], 0));
     session.run(&[], &[], &publish).expect("published");
     assert_eq!((is_ready(), rows()), ([1, 1], 8));
@@ -262,7 +252,7 @@ fn a_key_of_a_part_gets_a_row_when_it_was_counted_often_enough_and_loses_it_when
     // One request for both parts.
     let split = graph.node("MxRecDistinctSplit").inputs(&[ids]);
     let split = split.int("parts", PARTS).int("together", PARTS);
-    let split = split.int("counted", 1).finish().expect("a split");
+    let split = split.int("counted", 1).made();
     let (request, times) = (split.output(3), split.output(5));
     let both = |op: &str| {
         let node = graph.node(op).input(parts.configs).input(request);
@@ -271,10 +261,9 @@ fn a_key_of_a_part_gets_a_row_when_it_was_counted_often_enough_and_loses_it_when
     let weight = graph.constant(&Tensor::scalar(1_i32));
     let observe = both("MxRecPartObserve").input(times).input(weight);
     let observe = observe.input(time).int("access_threshold", 3);
-    let observe = observe.int("eviction_threshold", 50).finish();
-    let observed = observe.expect("MxRecPartObserve").output(0);
+    let observed = observe.int("eviction_threshold", 50).first();
     let pull = both("MxRecPull").int("create", 2).after(observed.node());
-    let pull = pull.finish().expect("MxRecPull").output(0);
+    let pull = pull.first();
     let thresholds = parts.each("MxRecSetThreshold", &[value]);
     let thresholds = thresholds.map(|node| node.output(0));
     let evict = parts.each("MxRecEvict", &[]).map(|node| node.output(0));
@@ -285,8 +274,7 @@ fn a_key_of_a_part_gets_a_row_when_it_was_counted_often_enough_and_loses_it_when
     let step = |seconds: i64, batch: &[i64]| -> (i32, usize) {
         let (batch, seconds) = (Tensor::vector(batch), Tensor::scalar(seconds));
         let feeds = [(ids, &batch), (time, &seconds)];
-        let found = session.run(&feeds, &[times, observed, pull], &[]);
-        let found = found.expect("a lookup");
+        let found = session.get(&feeds, &[times, observed, pull]);
         let (times, rows) = (found[0].values::<i32>(), found[2].values::<f32>());
         assert_eq!(found[1].value::<i64>(), times.len() as i64);
         assert_eq!(rows.len(), times.len() * DIM);
@@ -296,13 +284,12 @@ fn a_key_of_a_part_gets_a_row_when_it_was_counted_often_enough_and_loses_it_when
     assert_eq!(step(100, &[1, 2, 1, -1]), (3, 0));
     assert_eq!(step(110, &[1, 2]), (2, 1));
     let two = Tensor::scalar(2_i32);
-    let set = session.run(&[(value, &two)], &thresholds, &[]);
-    let set = set.expect("a threshold");
+    let set = session.get(&[(value, &two)], &thresholds);
     assert_eq!([set[0].value::<i32>(), set[1].value::<i32>()], [2, 2]);
     assert_eq!(step(155, &[2]), (1, 1));
     // Key 1 was last seen at 110, which is old in its part, too.
     assert_eq!(step(161, &[2, 3]), (2, 1));
-    let gone = session.run(&[], &evict, &[]).expect("an eviction");
+    let gone = session.get(&[], &evict);
     let sums = [0, 1].map(|at| gone[0].values::<i64>()[at] + gone[1].values::<i64>()[at]);
     assert_eq!(sums, [1, 2]);
     assert_eq!(step(162, &[1, 2]), (2, 1));

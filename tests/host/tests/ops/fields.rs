@@ -1,7 +1,7 @@
 //! Rows and slots that TensorFlow's ops update: read before, written after.
 
 use crate::oracle::{Oracle, Random, OPTIMIZERS};
-use crate::table::{Table, DIM};
+use crate::table::{Table, DIM, INVALID};
 use mx_rec_host_tests::{Code, Graph, Node, Output, Session, Tensor};
 use serde_json::json;
 
@@ -28,7 +28,7 @@ impl<'g> Fields<'g> {
     fn read(&self, table: &Table<'g>, offsets: Output<'g>, grad: Output<'g>) -> Node<'g> {
         let node = table.node("MxRecReadRows").input(offsets).input(grad);
         let node = node.inputs(&self.names).input(self.initial);
-        node.finish().expect("MxRecReadRows")
+        node.made()
     }
 
     fn write(
@@ -41,7 +41,7 @@ impl<'g> Fields<'g> {
         let node = table.node("MxRecWriteRows").input(rows);
         let node = node.inputs(&self.names).input(self.initial);
         let node = node.inputs(old).inputs(new);
-        node.finish().expect("MxRecWriteRows").output(0)
+        node.first()
     }
 }
 
@@ -96,7 +96,7 @@ fn an_update_that_tensorflows_ops_compute_is_that_of_the_optimizer() {
             (momentum, &arguments[1]),
         ];
         let fetch = [written, applied][step as usize % 2];
-        let updated = session.run(&feeds, &[fetch], &[]).expect("a step");
+        let updated = session.get(&feeds, &[fetch]);
         assert_eq!(updated[0].value::<i64>(), expected);
     }
     oracle.compare(0, &table.rows(&session), "rows");
@@ -209,15 +209,14 @@ fn an_update_between_reading_and_writing_is_not_lost() {
     let old_offsets = graph.placeholder::<i64>(&None);
     let grad = graph.placeholder::<f32>(&None);
     let between = runs.table.descend(old_offsets, grad);
-    let remove = runs.table.node("MxRecRemove").input(runs.ids).finish();
-    let remove = remove.expect("MxRecRemove").output(0);
+    let remove = runs.table.node("MxRecRemove").input(runs.ids).first();
     let offsets = runs.look_up(&[1, 2, 3]);
     let got = runs.read(&offsets, &rows(&[0.0; 3]));
     let got = got.expect("MxRecReadRows");
     // Another update takes 4 from key 2's row, key 3 goes and another key gets a row.
     let second = Tensor::vector(&offsets.values::<i64>()[1..2]);
     let feeds = [(old_offsets, &second), (grad, &rows(&[4.0]))];
-    runs.session.run(&feeds, &[between], &[]).expect("a step");
+    runs.session.get(&feeds, &[between]);
     let third = Tensor::vector(&[3_i64]);
     let gone = runs.session.run(&[(runs.ids, &third)], &[remove], &[]);
     assert_eq!(gone.expect("MxRecRemove")[0].value::<i64>(), 1);
@@ -238,8 +237,7 @@ fn an_update_between_reading_and_writing_is_not_lost() {
 fn wrong_fields_and_offsets_are_refused_and_change_nothing() {
     let graph = Graph::new();
     let runs = TwoRuns::new(&graph);
-    let clear = runs.table.node("MxRecClear").finish();
-    let clear = clear.expect("MxRecClear").output(0);
+    let clear = runs.table.node("MxRecClear").first();
     let strange: Vec<_> = [
         (&[("a/b", 0.0)][..], "a/b"),
         (&[("", 0.0), ("", 0.0)], "twice"),
@@ -264,26 +262,25 @@ fn wrong_fields_and_offsets_are_refused_and_change_nothing() {
             assert!(failure.message.contains(part), "{part}: {failure}");
         }
     };
-    let invalid = Code::TF_INVALID_ARGUMENT;
     let (reads, writes) = ("MxRecReadRows on table 't'", "MxRecWriteRows on table 't'");
     for (read, written, part) in strange {
         let feeds = [(runs.fed[0], &offsets), (runs.fed[1], &two)];
         let refused = runs.session.run(&feeds, &[read], &[]).err();
-        refuse(refused, invalid, [reads, part]);
+        refuse(refused, INVALID, [reads, part]);
         let feeds = [(runs.given[0], &offsets), (runs.given[1], &two)];
         let refused = runs.session.run(&feeds, &[written], &[]).err();
-        refuse(refused, invalid, [writes, part]);
+        refuse(refused, INVALID, [writes, part]);
     }
     let never = Tensor::vector(&[0_i64, 12345]);
-    refuse(runs.read(&never, &two).err(), invalid, [reads, "offset"]);
-    refuse(runs.read(&offsets, &three).err(), invalid, [reads, "grad"]);
+    refuse(runs.read(&never, &two).err(), INVALID, [reads, "offset"]);
+    refuse(runs.read(&offsets, &three).err(), INVALID, [reads, "grad"]);
     let one = rows(&[9.0; 2]);
     let refused = runs.write([&never, &two, &two, &one, &one]).err();
-    refuse(refused, invalid, [writes, "offset"]);
+    refuse(refused, INVALID, [writes, "offset"]);
     let refused = runs.write([&offsets, &two, &two, &one, &three]).err();
-    refuse(refused, invalid, [writes, ""]);
+    refuse(refused, INVALID, [writes, ""]);
     assert_eq!(runs.table.rows(&runs.session), before);
-    runs.session.run(&[], &[clear], &[]).expect("MxRecClear");
+    runs.session.get(&[], &[clear]);
     runs.look_up(&[1, 2]);
     let aborted = Code::TF_ABORTED;
     refuse(runs.read(&offsets, &two).err(), aborted, [reads, "offset"]);

@@ -1,7 +1,7 @@
 //! Groups: ops on many tables at once, against the same ops on one table after the other.
 
 use crate::oracle::{Optimizer, Oracle, Random, OPTIMIZERS};
-use crate::table::{find, read, resolve, Table, Update, DIM, SGD};
+use crate::table::{find, read, reduce, resolve, Table, Update, DIM, INVALID, SGD};
 use mx_rec_host_tests::{Code, Graph, Node, Output, Session, Tensor};
 use serde_json::{json, Value};
 
@@ -31,6 +31,13 @@ struct Lookups<'g> {
     inverse: [Output<'g>; 3],
 }
 
+impl<'g> Lookups<'g> {
+    /// Offsets and inverse of a member.
+    fn at(&self, member: usize) -> (Output<'g>, Output<'g>) {
+        (self.offsets[member], self.inverse[member])
+    }
+}
+
 impl<'g> Group<'g> {
     fn new(graph: &'g Graph, name: &str, initializer: &Value) -> Group<'g> {
         let table = |part: &str, dim: usize| {
@@ -51,8 +58,7 @@ impl<'g> Group<'g> {
     /// A training lookup of all members in one op.
     fn id_offset(&self, ids: [Output<'g>; 3]) -> Lookups<'g> {
         let handles = self.members().map(|table| table.handle);
-        let node = resolve(self.graph, &handles, &ids, [&[], &[]]).finish();
-        let node = node.expect("MxRecIdOffset");
+        let node = resolve(self.graph, &handles, &ids, [&[], &[]]).made();
         Lookups {
             offsets: [0, 1, 2].map(|at| node.output(at)),
             inverse: [3, 4, 5].map(|at| node.output(at)),
@@ -63,8 +69,7 @@ impl<'g> Group<'g> {
     fn id_offset_each(&self, ids: [Output<'g>; 3]) -> Lookups<'g> {
         let (first, second) = (self.wide.id_offset(ids[0]), self.narrow.id_offset(ids[1]));
         let third = resolve(self.graph, &[self.wide.handle], &[ids[2]], [&[], &[]]);
-        let third = third.after(first.0.node()).finish();
-        let third = third.expect("MxRecIdOffset");
+        let third = third.after(first.0.node()).made();
         Lookups {
             offsets: [first.0, second.0, third.output(0)],
             inverse: [first.1, second.1, third.output(1)],
@@ -81,7 +86,7 @@ impl<'g> Group<'g> {
             inverse,
             [&[], &[], &[]],
         );
-        node.int("M", tensors).finish().expect("MxRecRead")
+        node.int("M", tensors).made()
     }
 }
 
@@ -120,18 +125,6 @@ fn columns(all: &Tensor, member: usize) -> Tensor {
     Tensor::new(&[IDS[0], IDS[1], DIMS[member] as i64], &own)
 }
 
-fn reduce<'g>(
-    graph: &'g Graph,
-    grad: Output<'g>,
-    lookups: &Lookups<'g>,
-    member: usize,
-) -> Output<'g> {
-    let node = graph.node("MxRecReduce").input(grad);
-    let node = node.input(lookups.inverse[member]);
-    let node = node.input(lookups.offsets[member]).finish();
-    node.expect("MxRecReduce").output(0)
-}
-
 #[test]
 #[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
 fn lookups_of_a_group_give_the_bits_that_each_table_alone_gives() {
@@ -146,18 +139,17 @@ fn lookups_of_a_group_give_the_bits_that_each_table_alone_gives() {
     let embedded = group.embed(3, &many);
     let side_by_side = group.embed(1, &many).output(0);
     let found = find(&graph, &group.members(), &ids, &absent, [&[], &[], &[]]);
-    let found = found.finish().expect("MxRecFind");
+    let found = found.made();
     let mut pairs = Vec::new();
     let mut finds = Vec::new();
     for (member, table) in alone.members().into_iter().enumerate() {
-        let one = table.embed((each.offsets[member], each.inverse[member]));
+        let one = table.embed(each.at(member));
         pairs.push((embedded.output(member), one));
         let node = graph.node("MxRecReduceColumns").input(grad);
         let node = node.input(many.inverse[member]).input(many.offsets[member]);
         let node = node.int("first", FIRSTS[member] as i64);
-        let node = node.int("dim", DIMS[member] as i64).finish();
-        let reduced = node.expect("MxRecReduceColumns").output(0);
-        pairs.push((reduced, reduce(&graph, slices[member], &each, member)));
+        let reduced = node.int("dim", DIMS[member] as i64).first();
+        pairs.push((reduced, reduce(&graph, slices[member], each.at(member))));
         let one = table.find(ids[member], &[absent[member]], [&[], &[], &[]]);
         finds.push((found.output(member), one));
     }
@@ -175,7 +167,7 @@ fn lookups_of_a_group_give_the_bits_that_each_table_alone_gives() {
         });
         feeds.extend(absent.into_iter().zip(&fills));
         for (many, one) in &finds {
-            let got = session.run(&feeds, &[*many, *one], &[]).expect("a find");
+            let got = session.get(&feeds, &[*many, *one]);
             assert_eq!(bits(&got[0]), bits(&got[1]));
         }
         feeds.truncate(3);
@@ -186,7 +178,7 @@ fn lookups_of_a_group_give_the_bits_that_each_table_alone_gives() {
         let mut fetches = [many.offsets, many.inverse, each.offsets, each.inverse].concat();
         fetches.extend(pairs.iter().flat_map(|(many, one)| [*many, *one]));
         fetches.push(side_by_side);
-        let got = session.run(&feeds, &fetches, &[]).expect("a lookup");
+        let got = session.get(&feeds, &fetches);
         for member in 0..3 {
             assert_eq!(numbers(&got[member]), numbers(&got[6 + member]));
             let (places, expected) = (&got[3 + member], &got[9 + member]);
@@ -217,11 +209,10 @@ fn a_group_takes_ids_of_32_bits() {
     let lookups = group.id_offset(ids);
     let none = DIMS.map(|dim| graph.constant(&Tensor::new::<f32>(&[0, dim as i64], &[])));
     let found = find(&graph, &group.members(), &ids, &none, [&[], &[], &[]]);
-    let found = found.after(lookups.offsets[0].node()).finish();
-    let found = found.expect("MxRecFind");
+    let found = found.after(lookups.offsets[0].node()).made();
     let session = Session::new(&graph).expect("a session");
     let fetches = [lookups.inverse, [0, 1, 2].map(|at| found.output(at))].concat();
-    let got = session.run(&[], &fetches, &[]).expect("a lookup");
+    let got = session.get(&[], &fetches);
     let places = [0, 1, 2].map(|at: usize| got[at].values::<i32>());
     assert_eq!(places, [&[0, -1, 0][..], &[0], &[0, 1]]);
     let rows = [[0.5; DIM], [0.0; DIM], [0.5; DIM]].concat();
@@ -255,7 +246,7 @@ fn members_of_a_group_may_be_empty() {
         feeds.extend(batch.slices.into_iter().zip(&grads));
         feeds.extend(batch.arguments.iter().copied().zip(&scalars));
         let fetches = trainings.each_ref().map(|(_, updated)| updated[0]);
-        let updated = session.run(&feeds, &fetches, &[]).expect("a step");
+        let updated = session.get(&feeds, &fetches);
         let distinct = counts[0].max(counts[2]) + counts[1];
         for updated in updated {
             assert_eq!(updated.value::<i64>(), distinct as i64);
@@ -280,7 +271,7 @@ fn a_group_claims_what_was_prepared_and_resolves_the_others() {
     let shared = [ids[0], ids[0], ids[2]];
     let prepare = |handles: [_; 2]| {
         let node = graph.node("MxRecPrepare").inputs(&handles);
-        let node = node.inputs(&[ids[0]]).finish().expect("MxRecPrepare");
+        let node = node.inputs(&[ids[0]]).made();
         [0, 1, 2].map(|at| node.output(at))
     };
     let outputs = [group, alone].map(|group| prepare([group.wide.handle, group.narrow.handle]));
@@ -289,8 +280,7 @@ fn a_group_claims_what_was_prepared_and_resolves_the_others() {
     let places = [(); 6].map(|()| graph.placeholder::<i32>(&None));
     let handles = group.members().map(|table| table.handle);
     let ahead = [&offsets[..3], &places[..3]];
-    let node = resolve(&graph, &handles, &shared, ahead).finish();
-    let many = node.expect("MxRecIdOffset");
+    let many = resolve(&graph, &handles, &shared, ahead).made();
     let mut last = None;
     let each: Vec<_> = alone
         .members()
@@ -301,25 +291,21 @@ fn a_group_claims_what_was_prepared_and_resolves_the_others() {
             let ahead = [&offsets[own.clone()], &places[own]];
             let node = resolve(&graph, &[table.handle], &[shared[member]], ahead);
             let node = last.into_iter().fold(node, |node, last| node.after(last));
-            let node = node.finish().expect("MxRecIdOffset");
+            let node = node.made();
             *last.insert(node)
         })
         .collect();
-    let remove = group.wide.node("MxRecRemove").input(ids[1]).finish();
-    let remove = remove.expect("MxRecRemove").output(0);
-    let remove_alone = alone.wide.node("MxRecRemove").input(ids[1]).finish();
-    let remove_alone = remove_alone.expect("MxRecRemove").output(0);
+    let remove = group.wide.node("MxRecRemove").input(ids[1]).first();
+    let remove_alone = alone.wide.node("MxRecRemove").input(ids[1]).first();
     let session = Session::new(&graph).expect("a session");
     let mut random = Random(5);
     for round in 0..6 {
         let batch = [(); 3].map(|()| keys(&mut random));
-        let ahead = session.run(&[(ids[0], &batch[0])], &outputs, &[]);
-        let ahead = ahead.expect("MxRecPrepare");
+        let ahead = session.get(&[(ids[0], &batch[0])], &outputs);
         if round % 2 == 1 {
             // Keys of the batch are gone when it is claimed: that of the first table is void.
             let gone = [(ids[1], &batch[0])];
-            let gone = session.run(&gone, &[remove, remove_alone], &[]);
-            gone.expect("MxRecRemove");
+            session.get(&gone, &[remove, remove_alone]);
         }
         // Member 2 was not prepared.
         let none = Tensor::vector::<i64>(&[]);
@@ -338,7 +324,7 @@ fn a_group_claims_what_was_prepared_and_resolves_the_others() {
         let mut fetches: Vec<_> = (0..6).map(|at| many.output(at)).collect();
         fetches.extend(each.iter().map(|node| node.output(0)));
         fetches.extend(each.iter().map(|node| node.output(1)));
-        let got = session.run(&feeds, &fetches, &[]).expect("a claim");
+        let got = session.get(&feeds, &fetches);
         for member in 0..3 {
             assert_eq!(numbers(&got[member]), numbers(&got[6 + member]));
             let (places, expected) = (&got[3 + member], &got[9 + member]);
@@ -447,7 +433,7 @@ fn train<'g>(
     let (number, numbers) = (optimizer.number, &batch.arguments);
     let handles = group.members().map(|table| table.handle);
     let reduced = |lookups: &Lookups<'g>| {
-        [0, 1, 2].map(|member| reduce(graph, batch.slices[member], lookups, member))
+        [0, 1, 2].map(|member| reduce(graph, batch.slices[member], lookups.at(member)))
     };
     let updated = match form {
         "alone" => {
@@ -457,7 +443,7 @@ fn train<'g>(
             let both = |parts: [Output<'g>; 3]| {
                 let axis = group.wide.scalar(0_i32);
                 let node = graph.node("ConcatV2").inputs(&[parts[0], parts[2]]);
-                node.input(axis).finish().expect("ConcatV2").output(0)
+                node.input(axis).first()
             };
             let (offsets, grad) = (both(lookups.offsets), both(reduced));
             let narrow = (lookups.offsets[1], reduced[1]);
@@ -516,7 +502,7 @@ fn what_one_member_refuses_changes_no_table_of_the_group() {
     let lookups = group.id_offset(ids);
     let handles = group.members().map(|table| table.handle);
     let node = resolve(&graph, &handles, &ids, [&[], &[]]).int("limit", 2);
-    let limited = node.finish().expect("MxRecIdOffset").output(0);
+    let limited = node.first();
     let side_by_side = group.embed(1, &lookups).output(0);
     let scalars = [group.wide.scalar(1.0_f32), group.wide.scalar(0.0_f32)];
     let many = Update {
@@ -535,18 +521,13 @@ fn what_one_member_refuses_changes_no_table_of_the_group() {
     let session = Session::new(&graph).expect("a session");
     let batch = [&[1_i64, 2][..], &[1, 2], &[2, 3]].map(Tensor::vector);
     let feeds: Vec<_> = ids.into_iter().zip(&batch).collect();
-    let kept = session
-        .run(&feeds, &lookups.offsets, &[])
-        .expect("a lookup");
+    let kept = session.get(&feeds, &lookups.offsets);
     let before = [group.wide, group.narrow].map(|table| table.rows(&session));
     let refuse = |feeds: &[(Output<'_>, &Tensor)], fetch, code, part: &str| {
-        let refused = session.run(feeds, &[fetch], &[]).err().expect("a refusal");
-        assert_eq!(refused.code, code, "{refused}");
-        assert!(refused.message.contains(part), "{part}: {refused}");
+        session.refuses(feeds, fetch, code, &[part]);
         let after = [group.wide, group.narrow].map(|table| table.rows(&session));
         assert_eq!(after, before);
     };
-    let invalid = Code::TF_INVALID_ARGUMENT;
 
     let full: Vec<i64> = (0..2000).collect();
     let batch = [&[1_i64, 9][..], &full, &[10]].map(Tensor::vector);
@@ -555,10 +536,10 @@ fn what_one_member_refuses_changes_no_table_of_the_group() {
     refuse(&feeds, lookups.offsets[0], exhausted, "t_narrow");
     let batch = [&[1_i64, 9][..], &[3], &[10, 11, 12]].map(Tensor::vector);
     let feeds: Vec<_> = ids.into_iter().zip(&batch).collect();
-    refuse(&feeds, limited, invalid, "t_wide");
+    refuse(&feeds, limited, INVALID, "t_wide");
     let batch = [&[1_i64, 2][..], &[1, 2], &[2]].map(Tensor::vector);
     let feeds: Vec<_> = ids.into_iter().zip(&batch).collect();
-    refuse(&feeds, side_by_side, invalid, "t_wide");
+    refuse(&feeds, side_by_side, INVALID, "t_wide");
 
     let ones = DIMS.map(|dim| Tensor::new(&[2, dim as i64], &vec![1.0_f32; 2 * dim]));
     let own = Tensor::vector(&[-1_i32; 3]);
@@ -573,19 +554,19 @@ fn what_one_member_refuses_changes_no_table_of_the_group() {
         feeds
     };
     let strange = Tensor::vector(&[0_i64, 12345]);
-    refuse(&with(2, &strange), many, invalid, "t_narrow");
-    refuse(&with(2, &strange), restored, invalid, "t_narrow");
-    refuse(&with(6, &ones[1]), many, invalid, "t_wide");
+    refuse(&with(2, &strange), many, INVALID, "t_narrow");
+    refuse(&with(2, &strange), restored, INVALID, "t_narrow");
+    refuse(&with(6, &ones[1]), many, INVALID, "t_wide");
     let outside = Tensor::vector(&[0_i32, 2]);
-    refuse(&with(8, &outside), restored, invalid, "t_narrow");
+    refuse(&with(8, &outside), restored, INVALID, "t_narrow");
     let beyond = Tensor::vector(&[0_i32, 1, 0]);
-    refuse(&with(0, &beyond), restored, invalid, "t_narrow");
+    refuse(&with(0, &beyond), restored, INVALID, "t_narrow");
     let short = Tensor::vector(&[0_i32, 0]);
-    refuse(&with(0, &short), restored, invalid, "columns");
+    refuse(&with(0, &short), restored, INVALID, "columns");
 
     // The last member has no column behind its last one.
     let behind = Tensor::vector(&[-1_i32, 0, 1]);
-    refuse(&with(0, &behind), restored, invalid, "t_wide");
+    refuse(&with(0, &behind), restored, INVALID, "t_wide");
     for (first, dim) in [
         (1, NARROW),
         (NARROW, 1),
@@ -595,12 +576,12 @@ fn what_one_member_refuses_changes_no_table_of_the_group() {
         let node = graph.node("MxRecReduceColumns").input(grads[1]);
         let node = node.input(places[1]).input(offsets[1]);
         let node = node.int("first", first as i64).int("dim", dim as i64);
-        let reduced = node.finish().expect("MxRecReduceColumns").output(0);
-        refuse(&feeds, reduced, invalid, "MxRecReduceColumns");
+        let reduced = node.first();
+        refuse(&feeds, reduced, INVALID, "MxRecReduceColumns");
     }
 
     // What is refused in no member is done in all.
-    let got = session.run(&feeds, &[restored], &[]).expect("a step");
+    let got = session.get(&feeds, &[restored]);
     assert_eq!(got[0].value::<i64>(), 5);
     let rows = [(1, 1.0), (2, 2.0), (3, 1.0)];
     let rows = rows.map(|(key, sum)| (key, vec![0.5 - sum; DIM]));

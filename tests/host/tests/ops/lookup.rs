@@ -1,6 +1,6 @@
 //! Lookups: keys to rows and rows to embeddings, and what changes the set of keys.
 
-use crate::table::{find, Table, DIM};
+use crate::table::{find, reduce, Table, DIM};
 use mx_rec_host_tests::{Graph, Session, Tensor};
 use serde_json::json;
 
@@ -15,14 +15,12 @@ fn a_training_lookup_makes_rows_for_keys_and_zeros_for_padding() {
     let embedding = table.embed((offsets, inverse));
     let rows = table.read(offsets, &[], [&[], &[], &[]]);
     let restore = graph.node("MxRecRestore").input(rows).input(inverse);
-    let restored = restore.finish().expect("MxRecRestore").output(0);
+    let restored = restore.first();
     let session = Session::new(&graph).expect("a session");
     let keys = [5, i64::MIN, -1, 5, i64::MAX, -2];
     let fed = Tensor::new(&[3, 2], &keys);
     let fetches = [offsets, inverse, embedding, rows, restored];
-    let got = session
-        .run(&[(ids, &fed)], &fetches, &[])
-        .expect("a lookup");
+    let got = session.get(&[(ids, &fed)], &fetches);
     assert_eq!(got[0].dims(), [4]);
     assert_eq!(got[1].values::<i32>(), [0, 1, -1, 0, 2, 3]);
     assert_eq!(got[2].dims(), [3, 2, DIM as i64]);
@@ -41,9 +39,7 @@ fn a_training_lookup_makes_rows_for_keys_and_zeros_for_padding() {
     // Another table with this seed starts with the same bits, whatever else it holds.
     let other = Session::new(&graph).expect("a session");
     let fed = Tensor::vector(&[77_i64, -2, 5]);
-    let again = other
-        .run(&[(ids, &fed)], &[fetches[2]], &[])
-        .expect("a lookup");
+    let again = other.get(&[(ids, &fed)], &[fetches[2]]);
     let again = again[0].values::<f32>();
     assert_eq!(again[DIM..2 * DIM], embedding[5 * DIM..]);
     assert_eq!(again[2 * DIM..], embedding[..DIM]);
@@ -58,18 +54,16 @@ fn a_key_without_a_row_is_found_as_it_would_start_and_ids_of_a_variable_are_chec
     let ids = graph.placeholder::<i64>(&None);
     let rows = graph.constant(&Tensor::scalar(10_i64));
     let checked = graph.node("MxRecCheckedIds").input(ids).input(rows);
-    let checked = checked.finish().expect("MxRecCheckedIds").output(0);
+    let checked = checked.first();
     let found = find(&graph, &[table], &[checked], &[], [&[], &[], &[]]);
-    let found = found.int("initial", 1).finish().expect("MxRecFind");
+    let found = found.int("initial", 1).made();
     let embedding = table.embed(table.id_offset(ids));
     let session = Session::new(&graph).expect("a session");
     let keys = Tensor::vector(&[9_i64, 0, 9]);
-    let before = session.run(&[(ids, &keys)], &[found.output(0), checked], &[]);
-    let before = before.expect("rows that are not there yet");
+    let before = session.get(&[(ids, &keys)], &[found.output(0), checked]);
     assert_eq!(before[1].values::<i64>(), keys.values::<i64>());
     assert_eq!(table.size(&session), 0);
-    let made = session.run(&[(ids, &keys)], &[embedding], &[]);
-    let made = &made.expect("rows")[0];
+    let made = &session.get(&[(ids, &keys)], &[embedding])[0];
     assert_eq!(made.values::<f32>(), before[0].values::<f32>());
     assert_ne!(
         made.values::<f32>()[..DIM],
@@ -93,16 +87,15 @@ fn evaluation_makes_no_rows_and_gives_what_absent_keys_are_to_get() {
     let absent = graph.placeholder::<f32>(&None);
     let none = graph.constant(&Tensor::vector::<f32>(&[]));
     let assign = table.node("MxRecAssign").input(ids).input(rows);
-    let assign = assign.inputs(&[]).input(none).inputs(&[]).finish();
-    let assign = assign.expect("MxRecAssign").output(0);
+    let assign = assign.inputs(&[]).input(none).inputs(&[]).first();
     let find = table.find(ids, &[absent], [&[], &[], &[]]);
     let session = Session::new(&graph).expect("a session");
     let dim = DIM as i64;
     let given: Vec<f32> = (0..3 * DIM).map(|at| at as f32).collect();
     let keys = Tensor::vector(&[10_i32, 20, 10]);
     let given = Tensor::new(&[3, dim], &given);
-    let size = session.run(&[(ids, &keys), (rows, &given)], &[assign], &[]);
-    assert_eq!(size.expect("an assignment")[0].value::<i64>(), 2);
+    let size = session.get(&[(ids, &keys), (rows, &given)], &[assign]);
+    assert_eq!(size[0].value::<i64>(), 2);
     let (last, middle) = (
         &given.values::<f32>()[2 * DIM..],
         &given.values::<f32>()[DIM..2 * DIM],
@@ -115,8 +108,7 @@ fn evaluation_makes_no_rows_and_gives_what_absent_keys_are_to_get() {
     for count in [0, 1, 4] {
         let fill: Vec<f32> = (0..count * DIM).map(|at| 100.0 + at as f32).collect();
         let fill = Tensor::new(&[count as i64, dim], &fill);
-        let found = session.run(&[(ids, &asked), (absent, &fill)], &[find], &[]);
-        let found = &found.expect("a lookup")[0];
+        let found = &session.get(&[(ids, &asked), (absent, &fill)], &[find])[0];
         assert_eq!(found.dims(), [4, dim]);
         let of_key = |at: usize| &found.values::<f32>()[at * DIM..][..DIM];
         assert_eq!((of_key(0), of_key(3)), (middle, last));
@@ -141,37 +133,26 @@ fn a_key_that_was_removed_or_cleared_starts_afresh() {
     let lookup = table.id_offset(ids);
     let embedding = table.embed(lookup);
     let updated = table.descend(lookup.0, grad);
-    let remove = table.node("MxRecRemove").input(ids).finish();
-    let remove = remove.expect("MxRecRemove").output(0);
-    let clear = table
-        .node("MxRecClear")
-        .finish()
-        .expect("MxRecClear")
-        .output(0);
+    let remove = table.node("MxRecRemove").input(ids).first();
+    let clear = table.node("MxRecClear").first();
     let session = Session::new(&graph).expect("a session");
     let keys = Tensor::vector(&[1_i64, 2, 3]);
     let ones = Tensor::new(&[3, DIM as i64], &[1.0_f32; 3 * DIM]);
     let train = [(ids, &keys), (grad, &ones)];
-    let got = session.run(&train, &[updated], &[]).expect("a step");
+    let got = session.get(&train, &[updated]);
     assert_eq!(got[0].value::<i64>(), 3);
     assert_eq!(table.stats(&session)[..2], [3, 3]);
     assert_eq!(table.rows(&session)[2], (3, vec![-0.5; DIM]));
     let gone = Tensor::vector(&[2_i64, 9]);
-    let got = session
-        .run(&[(ids, &gone)], &[remove], &[])
-        .expect("removal");
+    let got = session.get(&[(ids, &gone)], &[remove]);
     assert_eq!(got[0].value::<i64>(), 1);
-    let got = session
-        .run(&[(ids, &keys)], &[embedding], &[])
-        .expect("a lookup");
+    let got = session.get(&[(ids, &keys)], &[embedding]);
     let expected = [[-0.5; DIM], [0.5; DIM], [-0.5; DIM]].concat();
     assert_eq!(got[0].values::<f32>(), expected);
-    let got = session.run(&[], &[clear], &[]).expect("clearing");
+    let got = session.get(&[], &[clear]);
     assert_eq!(got[0].value::<i64>(), 3);
     assert_eq!(table.size(&session), 0);
-    let got = session
-        .run(&[(ids, &keys)], &[embedding], &[])
-        .expect("a lookup");
+    let got = session.get(&[(ids, &keys)], &[embedding]);
     assert_eq!(got[0].values::<f32>(), [0.5; 3 * DIM]);
 }
 
@@ -183,18 +164,12 @@ fn an_empty_batch_is_a_batch() {
     let ids = graph.placeholder::<i64>(&None);
     let lookup = table.id_offset(ids);
     let embedding = table.embed(lookup);
-    let reduce = graph.node("MxRecReduce").input(embedding).input(lookup.1);
-    let reduced = reduce
-        .input(lookup.0)
-        .finish()
-        .expect("MxRecReduce")
-        .output(0);
+    let reduced = reduce(&graph, embedding, lookup);
     let updated = table.descend(lookup.0, reduced);
     let session = Session::new(&graph).expect("a session");
     for dims in [&[0][..], &[2, 0, 3]] {
         let empty = Tensor::new::<i64>(dims, &[]);
-        let got = session.run(&[(ids, &empty)], &[embedding, reduced, updated], &[]);
-        let got = got.expect("a step");
+        let got = session.get(&[(ids, &empty)], &[embedding, reduced, updated]);
         assert_eq!(got[0].dims(), [dims, &[DIM as i64]].concat());
         assert_eq!(got[1].dims(), [0, DIM as i64]);
         assert_eq!(got[2].value::<i64>(), 0);

@@ -2,8 +2,8 @@
 //! numbers of 64 bits.
 
 use crate::oracle::{Optimizer, Oracle, Random, OPTIMIZERS};
-use crate::table::{Table, Update, DIM};
-use mx_rec_host_tests::{Code, Graph, Output, Session, Tensor};
+use crate::table::{Table, Update, DIM, INVALID};
+use mx_rec_host_tests::{Graph, Output, Session, Tensor};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -36,8 +36,7 @@ fn with_norms<'g>(
 fn divisors<'g>(graph: &'g Graph, inputs: [Output<'g>; 3], combiner: i64) -> Output<'g> {
     let node = graph.node("MxRecBagDivisors");
     let node = inputs.iter().fold(node, |node, &one| node.input(one));
-    let node = node.int("combiner", combiner).finish();
-    node.expect("MxRecBagDivisors").output(0)
+    node.int("combiner", combiner).first()
 }
 
 /// Fails unless each number is near the expected one.
@@ -94,8 +93,7 @@ fn bags_follow_from_dense_ragged_and_sparse_ids() {
             Tensor::new(dims, &vec![7_i64; count]),
             Tensor::new(dims, &vec![7_i32; count]),
         );
-        let got = session.run(&[(long, &fed.0), (int, &fed.1)], &dense, &[]);
-        for got in got.expect("MxRecBagEnds") {
+        for got in session.get(&[(long, &fed.0), (int, &fed.1)], &dense) {
             assert_eq!(got.dims(), dims[..dims.len() - 1]);
             assert_eq!(got.values::<i64>(), ends);
         }
@@ -104,21 +102,17 @@ fn bags_follow_from_dense_ragged_and_sparse_ids() {
         Tensor::vector(&[0_i64, 2, 2, 5]),
         Tensor::vector(&[0_i32, 2, 2, 5]),
     );
-    let got = session.run(&[(long, &fed.0), (int, &fed.1)], &splits, &[]);
-    for got in got.expect("MxRecRaggedBagEnds") {
+    for got in session.get(&[(long, &fed.0), (int, &fed.1)], &splits) {
         assert_eq!(got.values::<i64>(), [2, 2, 5]);
     }
     let indices = Tensor::new(&[3, 2], &[1_i64, 0, 1, 4, 3, 2]);
     let dense_shape = Tensor::vector(&[5_i64, 5]);
-    let got = session.run(&[(long, &indices), (shape, &dense_shape)], &[sparse], &[]);
-    let got = got.expect("MxRecSparseBagEnds");
+    let got = session.get(&[(long, &indices), (shape, &dense_shape)], &[sparse]);
     assert_eq!(got[0].values::<i64>(), [0, 2, 2, 3, 3]);
 
     let refuse = |long_fed: &Tensor, shape_fed: &Tensor, fetch, op: &str| {
         let feeds = [(long, long_fed), (shape, shape_fed)];
-        let refused = session.run(&feeds, &[fetch], &[]).err().expect("a refusal");
-        assert_eq!(refused.code, Code::TF_INVALID_ARGUMENT, "{refused}");
-        assert!(refused.message.contains(op), "{refused}");
+        session.refuses(&feeds, fetch, INVALID, &[op]);
     };
     let scalar = Tensor::scalar(1_i64);
     refuse(&scalar, &scalar, dense[0], "MxRecBagEnds");
@@ -152,8 +146,7 @@ fn weights_and_divisors_of_bags_are_those_of_ids_without_padding() {
     let three = Tensor::vector(&[3_i64, 3, 5, 6]);
     let given = Tensor::new(&[2, 3], &[3.0_f32, 100.0, 4.0, 0.5, -0.25, 7.0]);
     let feeds = [(ids, &keys), (ends, &three), (weights, &given)];
-    let got = session.run(&feeds, &[checked, mean, root], &[]);
-    let got = got.expect("divisors");
+    let got = session.get(&feeds, &[checked, mean, root]);
     assert_eq!(got[0].dims(), [2, 3]);
     assert_eq!(got[0].values::<f32>(), given.values::<f32>());
     // The second bag is empty, the last has padding alone.
@@ -161,8 +154,7 @@ fn weights_and_divisors_of_bags_are_those_of_ids_without_padding() {
     compare(&got[2], &[5.0, 0.0, 0.3125_f64.sqrt(), 0.0], "roots");
     let none = Tensor::vector::<f32>(&[]);
     let feeds = [(ids, &keys), (ends, &three), (weights, &none)];
-    let got = session.run(&feeds, &[mean, root], &[]);
-    let got = got.expect("divisors");
+    let got = session.get(&feeds, &[mean, root]);
     assert_eq!(got[0].values::<f32>(), [2.0, 0.0, 2.0, 0.0]);
     let two = 2.0_f64.sqrt();
     compare(&got[1], &[two, 0.0, two, 0.0], "roots without weights");
@@ -177,9 +169,7 @@ fn weights_and_divisors_of_bags_are_those_of_ids_without_padding() {
         (&early, &given, mean, "MxRecBagDivisors"),
     ] {
         let feeds = [(ids, &keys), (ends, ends_fed), (weights, weights_fed)];
-        let refused = session.run(&feeds, &[fetch], &[]).err().expect("a refusal");
-        assert_eq!(refused.code, Code::TF_INVALID_ARGUMENT, "{refused}");
-        assert!(refused.message.contains(op), "{refused}");
+        session.refuses(&feeds, fetch, INVALID, &[op]);
     }
 }
 
@@ -335,7 +325,7 @@ fn pooled_rows_and_their_gradients_are_the_sums_of_the_bags() {
             pooling.weight_gradient,
             pooling.inverse,
         ];
-        let got = pooling.session.run(&feeds, &fetches, &[]).expect("pooling");
+        let got = pooling.session.get(&feeds, &fetches);
         let after: BTreeMap<_, _> = pooling.table.rows(&pooling.session).into_iter().collect();
         assert!(after.len() > before.len());
         let row_of = |at: usize| match after.get(&keys[at]) {
@@ -422,10 +412,7 @@ fn bags_that_are_not_those_of_the_ids_are_refused() {
         let mut feeds = feeds;
         feeds[at].1 = value;
         for (fetch, op) in ops.iter().map(|&op| all[op]) {
-            let refused = pooling.session.run(&feeds, &[fetch], &[]);
-            let refused = refused.err().expect("a refusal");
-            assert_eq!(refused.code, Code::TF_INVALID_ARGUMENT, "{refused}");
-            assert!(refused.message.contains(op), "{op}, feed {at}: {refused}");
+            pooling.session.refuses(&feeds, fetch, INVALID, &[op]);
         }
     }
 }
@@ -528,8 +515,7 @@ impl<'g> Lookups<'g> {
                 });
                 let concat = |parts: [Output<'g>; 3]| {
                     let node = graph.node("ConcatV2").inputs(&parts);
-                    let node = node.input(table.scalar(0_i32)).finish();
-                    node.expect("ConcatV2").output(0)
+                    node.input(table.scalar(0_i32)).first()
                 };
                 table.update_rows(concat(offsets), concat(reduced), number, numbers)
             }
@@ -644,7 +630,7 @@ fn a_step_with_wrong_bags_changes_nothing() {
     feeds.extend(lookups.divisors.into_iter().zip(&divisors));
     feeds.extend(lookups.ids.map(|ids| (ids, &keys)));
     feeds.extend(lookups.arguments.iter().copied().zip(&scalars));
-    let got = session.run(&feeds, &[updated], &[]).expect("a step");
+    let got = session.get(&feeds, &[updated]);
     assert_eq!(got[0].value::<i64>(), 2);
     let before = table.rows(&session);
     let rows = [(1, 0.5 - 6.0), (2, 0.5 - 3.0)].map(|(key, all)| (key, vec![all; DIM]));
@@ -661,13 +647,7 @@ fn a_step_with_wrong_bags_changes_nothing() {
     ] {
         let mut feeds = feeds.clone();
         feeds[at].1 = wrong;
-        let refused = session.run(&feeds, &[updated], &[]);
-        let refused = refused
-            .err()
-            .unwrap_or_else(|| panic!("feed {at} is wrong"));
-        assert_eq!(refused.code, Code::TF_INVALID_ARGUMENT, "{refused}");
-        let op = "MxRecUpdate on table 't";
-        assert!(refused.message.contains(op), "{refused}");
+        session.refuses(&feeds, updated, INVALID, &["MxRecUpdate on table 't"]);
         assert_eq!(table.rows(&session), before);
     }
 }

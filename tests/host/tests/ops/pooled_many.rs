@@ -1,7 +1,7 @@
 //! Pooled lookups of many tables at once, against the same lookups one after the other.
 
-use crate::table::{find, read, resolve, Table, Update, DIM, SGD};
-use mx_rec_host_tests::{Code, Graph, Output, Session, Tensor};
+use crate::table::{find, read, resolve, Table, Update, DIM, INVALID, SGD};
+use mx_rec_host_tests::{Graph, Output, Session, Tensor};
 use serde_json::json;
 
 /// Indices and ids of two members, in no order, with an empty bag and a negative id.
@@ -34,10 +34,7 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
         .inputs(&indices)
         .inputs(&ids);
     let node = node.inputs(&[shape, shape]).input(rows).input(combiners);
-    let bags = node
-        .int("leave_out", 1)
-        .finish()
-        .expect("MxRecSparseBagsMany");
+    let bags = node.int("leave_out", 1).made();
     let [bag_ids, ends, divisors] =
         [0, 2, 4].map(|first| [bags.output(first), bags.output(first + 1)]);
     let (none, rate, zero) = (
@@ -50,12 +47,12 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
     let [many, alone] = sides;
     let handles = many.map(|table| table.handle);
     let found = resolve(&graph, &handles, &bag_ids, [&[], &[]]);
-    let found = found.finish().expect("MxRecIdOffset");
+    let found = found.made();
     let offsets = [found.output(0), found.output(1)];
     let inverse = [found.output(2), found.output(3)];
     let bags: [&[_]; 3] = [&ends, &[none, none], &divisors];
     let node = read(&graph, &many, &offsets, &inverse, bags);
-    let pooled = node.int("M", 2).finish().expect("MxRecRead");
+    let pooled = node.int("M", 2).made();
     // The second gradient lies in one that is wider.
     let (whole, columns) = (
         graph.placeholder::<f32>(&None),
@@ -70,7 +67,7 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
         columns: &[columns],
     };
     let update = update.node(&graph, SGD, &[rate, zero]).after(pooled);
-    let update = update.finish().expect("MxRecUpdate");
+    let update = update.made();
 
     let each: Vec<(Output<'_>, Output<'_>)> = (0..2)
         .map(|at| {
@@ -87,7 +84,7 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
                 columns: &[],
             };
             let update = update.node(&graph, SGD, &[rate, zero]).after(pooled);
-            let update = update.finish().expect("MxRecUpdate");
+            let update = update.made();
             (pooled.output(0), update.output(0))
         })
         .collect();
@@ -95,8 +92,7 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
     // Vectors by key of the tables that the single ops change, by one op and by an op each.
     let absent = graph.placeholder::<f32>(&None);
     let bags: [&[_]; 3] = [&ends, &[none, none], &divisors];
-    let node = find(&graph, &alone, &bag_ids, &[absent, absent], bags).finish();
-    let evaluated = node.expect("MxRecFind");
+    let evaluated = find(&graph, &alone, &bag_ids, &[absent, absent], bags).made();
     let mut evaluations = vec![evaluated.output(0), evaluated.output(1)];
     evaluations.extend((0..2).map(|at| {
         let bags: [&[_]; 3] = [&[ends[at]], &[none], &[divisors[at]]];
@@ -138,7 +134,7 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
         ]
     };
     let described = [bag_ids, ends, divisors].concat();
-    let got = session.run(&feeds(&limits), &described, &[]).expect("bags");
+    let got = session.get(&feeds(&limits), &described);
     assert_eq!(got[0].values::<i64>(), [3, 7, 7]);
     assert_eq!(got[1].values::<i64>(), [3, 5]);
     assert_eq!(got[2].values::<i64>(), [1, 1, 3]);
@@ -149,7 +145,7 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
     fetches.extend(each.iter().map(|&(pooled, _)| pooled));
     fetches.push(update.output(0));
     fetches.extend(each.iter().map(|&(_, update)| update));
-    let got = session.run(&feeds(&limits), &fetches, &[]).expect("a step");
+    let got = session.get(&feeds(&limits), &fetches);
     let pairs = got[..2].iter().zip(&got[2..4]);
     for ((pooled, other), (of_many, of_one)) in pairs.zip(many.iter().zip(&alone)) {
         assert_eq!(pooled.dims(), [3, DIM as i64]);
@@ -164,8 +160,7 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
         got[5].value::<i64>() + got[6].value::<i64>()
     );
 
-    let got = session.run(&feeds(&limits), &evaluations, &[]);
-    let got = got.expect("evaluations");
+    let got = session.get(&feeds(&limits), &evaluations);
     for (of_many, of_one) in got[..2].iter().zip(&got[2..]) {
         assert_eq!(of_many.dims(), [3, DIM as i64]);
         assert!(of_one.values::<f32>().iter().any(|&value| value != 0.0));
@@ -173,20 +168,8 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
     }
 
     let few = Tensor::vector(&[10_i64, 5]);
-    let refused = session
-        .run(&feeds(&few), &[bag_ids[0]], &[])
-        .err()
-        .expect("a refusal");
-    assert_eq!(refused.code, Code::TF_INVALID_ARGUMENT, "{refused}");
-    assert!(
-        refused.message.contains("indices[0] = 5 is not in [0, 5)"),
-        "{refused}"
-    );
-    assert!(refused.message.contains("member=1"), "{refused}");
+    let parts = ["indices[0] = 5 is not in [0, 5)", "member=1"];
+    session.refuses(&feeds(&few), bag_ids[0], INVALID, &parts);
     let short = Tensor::vector(&[10_i64]);
-    let refused = session
-        .run(&feeds(&short), &[bag_ids[0]], &[])
-        .err()
-        .expect("a refusal");
-    assert_eq!(refused.code, Code::TF_INVALID_ARGUMENT, "{refused}");
+    session.refuses(&feeds(&short), bag_ids[0], INVALID, &[]);
 }

@@ -1,30 +1,11 @@
 //! What ops refuse when they run: shapes, values, offsets of other times.
 
-use crate::table::{resolve, settings, table_node, Table, DIM};
-use mx_rec_host_tests::{Code, Failure, Graph, Output, Session, Tensor};
+use crate::table::{reduce, resolve, settings, table_node, Table, DIM, INVALID};
+use mx_rec_host_tests::{Code, Graph, Session, Tensor};
 use serde_json::json;
 
 /// The number of Adagrad.
 const ADAGRAD: i64 = 3;
-
-/// The failure of a run.
-fn failure<'g>(
-    session: &Session<'g>,
-    feeds: &[(Output<'g>, &Tensor)],
-    fetch: Output<'g>,
-) -> Failure {
-    let failure = session.run(feeds, &[fetch], &[]).err();
-    failure.expect("a refusal")
-}
-
-/// Fails unless the code is this one and the message has these parts.
-#[track_caller]
-fn expect(failure: &Failure, code: Code, parts: &[&str]) {
-    assert_eq!(failure.code, code, "{failure}");
-    for part in parts {
-        assert!(failure.message.contains(part), "{part}: {failure}");
-    }
-}
 
 #[test]
 #[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
@@ -37,22 +18,14 @@ fn shapes_that_were_not_known_before_are_checked_when_the_op_runs() {
     let grad = graph.placeholder::<f32>(&None);
     let lookup = table.read(fed, &[], [&[], &[], &[]]);
     let updated = table.descend(offsets, grad);
-    let reduce = graph.node("MxRecReduce").input(grad).input(inverse);
-    let reduced = reduce
-        .input(offsets)
-        .finish()
-        .expect("MxRecReduce")
-        .output(0);
+    let reduced = reduce(&graph, grad, (offsets, inverse));
     let session = Session::new(&graph).expect("a session");
     let keys = Tensor::vector(&[1_i64, 2, 3]);
-    session
-        .run(&[(ids, &keys)], &[offsets], &[])
-        .expect("a lookup");
+    session.get(&[(ids, &keys)], &[offsets]);
     let before = table.rows(&session);
     let square = Tensor::new(&[2, 2], &[1_i64; 4]);
-    let refused = failure(&session, &[(fed, &square)], lookup);
     let parts = ["MxRecRead on table 't'", "offsets", "rank 1"];
-    expect(&refused, Code::TF_INVALID_ARGUMENT, &parts);
+    session.refuses(&[(fed, &square)], lookup, INVALID, &parts);
     for (op, fetch, dims) in [
         ("MxRecUpdate", updated, [3, 4]),
         ("MxRecUpdate", updated, [2, DIM as i64]),
@@ -60,8 +33,12 @@ fn shapes_that_were_not_known_before_are_checked_when_the_op_runs() {
     ] {
         let wrong = vec![0.5_f32; dims.iter().product::<i64>() as usize];
         let wrong = Tensor::new(&dims, &wrong);
-        let refused = failure(&session, &[(ids, &keys), (grad, &wrong)], fetch);
-        expect(&refused, Code::TF_INVALID_ARGUMENT, &[op, "grad"]);
+        session.refuses(
+            &[(ids, &keys), (grad, &wrong)],
+            fetch,
+            INVALID,
+            &[op, "grad"],
+        );
     }
     assert_eq!(table.rows(&session), before);
 }
@@ -77,25 +54,29 @@ fn an_update_over_a_cleared_table_ends_with_aborted() {
     let (offsets, _) = table.id_offset(ids);
     let updated = table.descend(old, grad);
     let lookup = table.read(old, &[], [&[], &[], &[]]);
-    let clear = table
-        .node("MxRecClear")
-        .finish()
-        .expect("MxRecClear")
-        .output(0);
+    let clear = table.node("MxRecClear").first();
     let session = Session::new(&graph).expect("a session");
     let keys = Tensor::vector(&[1_i64, 2]);
-    let run = |fetch| session.run(&[(ids, &keys)], &[fetch], &[]).expect("a run");
+    let run = |fetch| session.get(&[(ids, &keys)], &[fetch]);
     // A copy: what a kernel lends keeps its rows, a copy keeps nothing.
     let kept = Tensor::vector(run(offsets)[0].values::<i64>());
     run(clear);
     run(offsets);
     let before = table.rows(&session);
     let ones = Tensor::new(&[2, DIM as i64], &[1.0_f32; 2 * DIM]);
-    let refused = failure(&session, &[(old, &kept), (grad, &ones)], updated);
     let parts = ["MxRecUpdate on table 't'", "offset"];
-    expect(&refused, Code::TF_ABORTED, &parts);
-    let refused = failure(&session, &[(old, &kept)], lookup);
-    expect(&refused, Code::TF_ABORTED, &["MxRecRead on table 't'"]);
+    session.refuses(
+        &[(old, &kept), (grad, &ones)],
+        updated,
+        Code::TF_ABORTED,
+        &parts,
+    );
+    session.refuses(
+        &[(old, &kept)],
+        lookup,
+        Code::TF_ABORTED,
+        &["MxRecRead on table 't'"],
+    );
     assert_eq!(table.rows(&session), before);
 }
 
@@ -109,21 +90,19 @@ fn a_gradient_of_a_removed_key_is_dropped_and_counted() {
     let grad = graph.placeholder::<f32>(&None);
     let (offsets, _) = table.id_offset(ids);
     let updated = table.descend(old, grad);
-    let remove = table.node("MxRecRemove").input(ids).finish();
-    let remove = remove.expect("MxRecRemove").output(0);
+    let remove = table.node("MxRecRemove").input(ids).first();
     let session = Session::new(&graph).expect("a session");
     let run = |keys: &[i64], fetch| {
         let keys = Tensor::vector(keys);
-        let got = session.run(&[(ids, &keys)], &[fetch], &[]);
-        got.expect("a run").remove(0)
+        session.get(&[(ids, &keys)], &[fetch]).remove(0)
     };
     let kept = Tensor::vector(run(&[1, 2], offsets).values::<i64>());
     run(&[1], remove);
     // Another key gets the row.
     run(&[3], offsets);
     let ones = Tensor::new(&[2, DIM as i64], &[1.0_f32; 2 * DIM]);
-    let got = session.run(&[(old, &kept), (grad, &ones)], &[updated], &[]);
-    assert_eq!(got.expect("an update")[0].value::<i64>(), 1);
+    let got = session.get(&[(old, &kept), (grad, &ones)], &[updated]);
+    assert_eq!(got[0].value::<i64>(), 1);
     let rows = table.rows(&session);
     assert_eq!(rows, [(2, vec![-0.5; DIM]), (3, vec![0.5; DIM])]);
     assert_eq!(table.stats(&session)[10], 1);
@@ -148,8 +127,7 @@ fn offsets_that_no_table_gave_and_numbers_that_are_none_are_refused() {
     ] {
         let (offset, rate) = (Tensor::vector(&[offset]), Tensor::scalar(rate));
         let feeds = [(offsets, &offset), (grad, &ones), (lr, &rate)];
-        let refused = failure(&session, &feeds, updated);
-        expect(&refused, Code::TF_INVALID_ARGUMENT, &parts);
+        session.refuses(&feeds, updated, INVALID, &parts);
     }
 }
 
@@ -161,19 +139,21 @@ fn a_batch_over_the_budget_or_the_limit_changes_nothing() {
     let ids = graph.placeholder::<i64>(&None);
     let (offsets, _) = table.id_offset(ids);
     let node = resolve(&graph, &[table.handle], &[ids], [&[], &[]]).int("limit", 2);
-    let limited = node.finish().expect("MxRecIdOffset").output(0);
+    let limited = node.first();
     let session = Session::new(&graph).expect("a session");
     let two = Tensor::vector(&[1_i64, 2]);
-    session
-        .run(&[(ids, &two)], &[offsets], &[])
-        .expect("a lookup");
-    let refused = failure(&session, &[(ids, &Tensor::vector(&[2_i64, 3, 4]))], offsets);
+    session.get(&[(ids, &two)], &[offsets]);
     let parts = ["MxRecIdOffset on table 't'", "capacity"];
-    expect(&refused, Code::TF_RESOURCE_EXHAUSTED, &parts);
-    let refused = failure(&session, &[(ids, &Tensor::vector(&[1_i64, 2, 3]))], limited);
-    expect(
-        &refused,
-        Code::TF_INVALID_ARGUMENT,
+    session.refuses(
+        &[(ids, &Tensor::vector(&[2_i64, 3, 4]))],
+        offsets,
+        Code::TF_RESOURCE_EXHAUSTED,
+        &parts,
+    );
+    session.refuses(
+        &[(ids, &Tensor::vector(&[1_i64, 2, 3]))],
+        limited,
+        INVALID,
         &["on table 't'", "limit"],
     );
     assert_eq!(table.size(&session), 2);
@@ -191,7 +171,6 @@ fn a_table_of_wrong_settings_is_refused_with_the_name_of_the_field() {
         let graph = Graph::new();
         let node = table_node(&graph, &settings("t", more), dim).expect("a node");
         let session = Session::new(&graph).expect("a session");
-        let refused = failure(&session, &[], node.output(1));
-        expect(&refused, Code::TF_INVALID_ARGUMENT, &["MxRecTable", part]);
+        session.refuses(&[], node.output(1), INVALID, &["MxRecTable", part]);
     }
 }

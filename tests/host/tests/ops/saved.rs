@@ -62,7 +62,7 @@ impl<'g> Trained<'g> {
         let grad = vec![grad; keys.len() * DIM];
         let grad = Tensor::new(&[keys.len() as i64, DIM as i64], &grad);
         let feeds = [(self.ids, &Tensor::vector(keys)), (self.grad, &grad)];
-        session.run(&feeds, &[self.updated], &[]).expect("a step");
+        session.get(&feeds, &[self.updated]);
     }
 
     /// Rows and slots.
@@ -79,7 +79,7 @@ impl<'g> Trained<'g> {
 /// Runs a node that gives numbers.
 fn numbers<'g>(session: &Session<'g>, node: Node<'g>, count: usize) -> Vec<i64> {
     let outputs: Vec<_> = (0..count).map(|at| node.output(at)).collect();
-    let got = session.run(&[], &outputs, &[]).expect("numbers");
+    let got = session.get(&[], &outputs);
     got.iter().map(Tensor::value::<i64>).collect()
 }
 
@@ -118,20 +118,16 @@ fn a_whole_save_and_its_delta_load_as_the_table_that_they_are_of() {
     let save = table.save(&whole);
     let since = graph.placeholder::<i64>(&Some(Vec::new()));
     let save_delta = table.save_since(&delta, since);
-    let remove = table.node("MxRecRemove").input(trained.ids).finish();
-    let remove = remove.expect("MxRecRemove").output(0);
+    let remove = table.node("MxRecRemove").input(trained.ids).first();
     let load = table.load(&format!("{whole}\0{delta}"), &[]);
     let session = Session::new(&graph).expect("a session");
     trained.step(&session, &[1, 2, 3, 4, 5], 0.5);
     let epoch = numbers(&session, save, 2)[1];
     trained.step(&session, &[2, 6], 0.25);
     let gone = Tensor::vector(&[4_i64]);
-    session
-        .run(&[(trained.ids, &gone)], &[remove], &[])
-        .expect("removal");
+    session.get(&[(trained.ids, &gone)], &[remove]);
     let outputs = [save_delta.output(0), save_delta.output(2)];
-    let got = session.run(&[(since, &Tensor::scalar(epoch))], &outputs, &[]);
-    let got = got.expect("a delta");
+    let got = session.get(&[(since, &Tensor::scalar(epoch))], &outputs);
     assert_eq!((got[0].value::<i64>(), got[1].value::<i64>()), (2, 1));
     let expected = trained.content(&session);
     let other = Session::new(&graph).expect("a session");
@@ -174,14 +170,8 @@ fn a_load_that_fails_says_why_and_changes_nothing() {
     let session = Session::new(&graph).expect("a session");
     let refused = |code: Code, word: &str| {
         let before = trained.content(&session);
-        let failure = session.run(&[], &[load.output(0)], &[]).err();
-        let failure = failure.expect("a refusal");
-        assert_eq!(failure.code, code, "{failure}");
-        assert!(
-            failure.message.contains("MxRecLoad on table 't'"),
-            "{failure}"
-        );
-        assert!(failure.message.contains(word), "{failure}");
+        let parts = ["MxRecLoad on table 't'", word];
+        session.refuses(&[], load.output(0), code, &parts);
         assert_eq!(trained.content(&session), before);
     };
     trained.step(&session, &[1, 2, 3], 0.5);

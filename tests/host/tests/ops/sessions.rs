@@ -1,6 +1,6 @@
 //! Sessions: each has its tables, they end with it, and its threads share them.
 
-use crate::table::{Table, DIM};
+use crate::table::{reduce, Table, DIM};
 use mx_rec_host_tests::{Code, Graph, Session, Tensor};
 use serde_json::json;
 
@@ -22,13 +22,10 @@ fn each_session_has_its_own_table_and_ends_it() {
     // A node gives the same table at every run.
     assert_eq!(run(&first), handles[0]);
     let key = Tensor::vector(&[3_i64]);
-    first
-        .run(&[(ids, &key)], &[offsets], &[])
-        .expect("a lookup");
+    first.get(&[(ids, &key)], &[offsets]);
     assert_eq!((table.size(&first), table.size(&second)), (3, 2));
     // Handles are numbers: one session may work on another's table as long as that is open.
-    let stats = table.node("MxRecTableStats").finish();
-    let stats = stats.expect("MxRecTableStats").output(0);
+    let stats = table.node("MxRecTableStats").first();
     let theirs = Tensor::scalar(handles[0]);
     let ask = || second.run(&[(table.handle, &theirs)], &[stats], &[]);
     assert_eq!(ask().expect("statistics")[0].values::<i64>()[0], 3);
@@ -50,12 +47,7 @@ fn no_update_of_concurrent_runs_is_lost() {
     let grad = graph.placeholder::<f32>(&None);
     let (offsets, inverse) = table.id_offset(ids);
     let embedding = table.embed((offsets, inverse));
-    let reduce = graph.node("MxRecReduce").input(grad).input(inverse);
-    let reduced = reduce
-        .input(offsets)
-        .finish()
-        .expect("MxRecReduce")
-        .output(0);
+    let reduced = reduce(&graph, grad, (offsets, inverse));
     let updated = table.descend(offsets, reduced);
     let session = Session::new(&graph).expect("a session");
     std::thread::scope(|scope| {
@@ -67,8 +59,7 @@ fn no_update_of_concurrent_runs_is_lost() {
                     let keys = [0, 1 + thread, 0, 100 + thread * STEPS + step];
                     let ones = Tensor::new(&[4, DIM as i64], &[-1.0_f32; 4 * DIM]);
                     let feeds = [(ids, &Tensor::vector(&keys)), (grad, &ones)];
-                    let got = session.run(&feeds, &[embedding, updated], &[]);
-                    let got = got.expect("a step");
+                    let got = session.get(&feeds, &[embedding, updated]);
                     assert_eq!(got[0].dims(), [4, DIM as i64]);
                     assert_eq!(got[1].value::<i64>(), 3);
                 }
@@ -101,9 +92,7 @@ fn sessions_open_run_and_close_on_many_threads_at_once() {
                     let session = Session::new(&graph).expect("a session");
                     let keys: Vec<i64> = (0..=thread * 10 + round).collect();
                     let keys = Tensor::vector(&keys);
-                    session
-                        .run(&[(ids, &keys)], &[offsets], &[])
-                        .expect("a lookup");
+                    session.get(&[(ids, &keys)], &[offsets]);
                     assert_eq!(table.size(&session), thread * 10 + round + 1);
                 }
             });

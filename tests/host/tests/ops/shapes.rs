@@ -1,8 +1,8 @@
 //! Static shapes: what TensorFlow knows of the ops before they run, and what it refuses then.
 
 use crate::oracle::Random;
-use crate::table::{Table, DIM};
-use mx_rec_host_tests::{Code, Failure, Graph, Node, Output, Session, Shape, Tensor};
+use crate::table::{reduce, Table, DIM, INVALID};
+use mx_rec_host_tests::{Failure, Graph, Node, Output, Session, Shape, Tensor};
 use mx_rec_tf_ops::{infer_shapes, Arg, Lengths, OpDef};
 use serde_json::json;
 use std::collections::HashMap;
@@ -144,7 +144,7 @@ fn tensorflow_knows_of_every_op_what_its_definition_says_and_refuses_the_same() 
                 }
                 (Err(failure), Err(error)) => {
                     refused += 1;
-                    assert_eq!(failure.code, Code::TF_INVALID_ARGUMENT, "{what}");
+                    assert_eq!(failure.code, INVALID, "{what}");
                     let text = format!("{}: {error}", def.name);
                     assert!(failure.message.contains(&text), "{text}: {failure}");
                 }
@@ -176,12 +176,7 @@ fn shapes_follow_a_training_step_from_its_ids_to_its_update() {
         graph.state_shape(inverse, &ids).expect("a shape");
         let found = table.embed((offsets, inverse));
         graph.state_shape(found, &embedding).expect("a shape");
-        let reduce = graph.node("MxRecReduce").input(found).input(inverse);
-        let reduced = reduce
-            .input(offsets)
-            .finish()
-            .expect("MxRecReduce")
-            .output(0);
+        let reduced = reduce(&graph, found, (offsets, inverse));
         let known = if embedding.is_some() { dim } else { -1 };
         assert_eq!(graph.shape(reduced), Some(vec![-1, known]));
         let updated = table.descend(offsets, reduced);
@@ -208,7 +203,7 @@ fn what_is_stated_of_an_output_is_merged_with_what_follows_from_inputs() {
         .expect("a shape");
     let rows = graph.placeholder::<f32>(&Some(vec![-1, DIM as i64]));
     let node = graph.node("MxRecRestore").input(rows).input(inverse);
-    let embedding = node.finish().expect("MxRecRestore").output(0);
+    let embedding = node.first();
     let dim = DIM as i64;
     assert_eq!(graph.shape(embedding), Some(vec![-1, 4, dim]));
     let stated = graph.state_shape(embedding, &Some(vec![6, -1, -1]));
@@ -217,7 +212,7 @@ fn what_is_stated_of_an_output_is_merged_with_what_follows_from_inputs() {
     for wrong in [vec![6, 5, dim], vec![6, 4], vec![-1, -1, dim + 1]] {
         let refused = graph.state_shape(embedding, &Some(wrong.clone()));
         let refused = refused.expect_err("a contradiction");
-        assert_eq!(refused.code, Code::TF_INVALID_ARGUMENT, "{wrong:?}");
+        assert_eq!(refused.code, INVALID, "{wrong:?}");
     }
     assert_eq!(graph.shape(embedding), Some(vec![6, 4, dim]));
 }
@@ -244,7 +239,7 @@ fn a_contradiction_is_an_error_when_the_graph_is_built_and_names_the_input() {
         ),
     ] {
         let failure = node.finish().err().expect("a contradiction");
-        assert_eq!(failure.code, Code::TF_INVALID_ARGUMENT, "{failure}");
+        assert_eq!(failure.code, INVALID, "{failure}");
         assert!(failure.message.contains(&message), "{message}: {failure}");
     }
 }
@@ -260,14 +255,12 @@ fn a_graph_of_partial_shapes_runs_with_batches_of_any_length() {
     let stated = graph.state_shape(embedding, &Some(vec![-1, 2, dim]));
     stated.expect("a shape");
     // TensorFlow may compute this from static shapes.
-    let shape = graph.node("Shape").input(embedding).finish();
-    let shape = shape.expect("Shape").output(0);
+    let shape = graph.node("Shape").input(embedding).first();
     let session = Session::new(&graph).expect("a session");
     for length in [0_i64, 1, 5] {
         let keys: Vec<i64> = (0..length * 2).collect();
         let keys = Tensor::new(&[length, 2], &keys);
-        let got = session.run(&[(ids, &keys)], &[embedding, shape], &[]);
-        let got = got.expect("a lookup");
+        let got = session.get(&[(ids, &keys)], &[embedding, shape]);
         assert_eq!(got[0].dims(), [length, 2, dim]);
         assert_eq!(got[1].values::<i32>(), [length as i32, 2, dim as i32]);
     }

@@ -1,7 +1,10 @@
 //! A table in a graph, the nodes that tests make of it, and what a session says of it.
 
-use mx_rec_host_tests::{Element, Graph, Node, NodeBuilder, Output, Result, Session, Tensor};
+use mx_rec_host_tests::{Code, Element, Graph, Node, NodeBuilder, Output, Result, Session, Tensor};
 use serde_json::{json, Value};
+
+/// What wrong arguments end with.
+pub(crate) const INVALID: Code = Code::TF_INVALID_ARGUMENT;
 
 /// The columns of the tables in these tests: a full SIMD register and a rest.
 pub(crate) const DIM: usize = 11;
@@ -61,7 +64,7 @@ impl<'g> Table<'g> {
     /// Offsets and inverse of a training lookup.
     pub(crate) fn id_offset(&self, ids: Output<'g>) -> (Output<'g>, Output<'g>) {
         let node = resolve(self.graph, &[self.handle], &[ids], [&[], &[]]);
-        let node = node.finish().expect("MxRecIdOffset");
+        let node = node.made();
         (node.output(0), node.output(1))
     }
 
@@ -78,8 +81,7 @@ impl<'g> Table<'g> {
         bags: [&[Output<'g>]; 3],
     ) -> Output<'g> {
         let node = read(self.graph, &[*self], &[offsets], inverse, bags);
-        let node = node.int("M", 1).finish();
-        node.expect("MxRecRead").output(0)
+        node.int("M", 1).first()
     }
 
     /// The rows of keys, or of bags of them: ends, weights and divisors.
@@ -89,8 +91,7 @@ impl<'g> Table<'g> {
         absent: &[Output<'g>],
         bags: [&[Output<'g>]; 3],
     ) -> Output<'g> {
-        let node = find(self.graph, &[*self], &[ids], absent, bags).finish();
-        node.expect("MxRecFind").output(0)
+        find(self.graph, &[*self], &[ids], absent, bags).first()
     }
 
     /// A save of the whole table.
@@ -101,14 +102,13 @@ impl<'g> Table<'g> {
     /// A save of what changed after an epoch.
     pub(crate) fn save_since(&self, path: &str, since: Output<'g>) -> Node<'g> {
         let node = self.node("MxRecSave").input(self.text(path)).input(since);
-        let node = node.input(self.scalar(0_i64)).finish();
-        node.expect("MxRecSave")
+        node.input(self.scalar(0_i64)).made()
     }
 
     /// A load of everything, or of slots.
     pub(crate) fn load(&self, paths: &str, slots: &[Output<'g>]) -> Node<'g> {
         let node = self.node("MxRecLoad").input(self.text(paths)).inputs(slots);
-        node.finish().expect("MxRecLoad")
+        node.made()
     }
 
     /// A constant of the bytes of a text.
@@ -170,8 +170,8 @@ impl<'g> Table<'g> {
 
     /// Its statistics, in the order of docs/ops.md.
     pub(crate) fn stats(&self, session: &Session<'g>) -> Vec<i64> {
-        let stats = session.run(&[], &[self.stats.output(0)], &[]);
-        stats.expect("statistics")[0].values().to_vec()
+        let stats = session.get(&[], &[self.stats.output(0)]);
+        stats[0].values().to_vec()
     }
 
     /// Every key with its embedding, by key.
@@ -184,6 +184,16 @@ impl<'g> Table<'g> {
         let export = self.node("MxRecExport").inputs(&[self.text(name)]).finish();
         by_key(session, export.expect("MxRecExport"), self.dim)
     }
+}
+
+/// The gradients of distinct keys, of a gradient for each id of what [`Table::id_offset`] gave.
+pub(crate) fn reduce<'g>(
+    graph: &'g Graph,
+    grad: Output<'g>,
+    (offsets, inverse): (Output<'g>, Output<'g>),
+) -> Output<'g> {
+    let node = graph.node("MxRecReduce").input(grad).input(inverse);
+    node.input(offsets).first()
 }
 
 /// Begins the node that gives keys their rows, by what `prepared` says: offsets and inverses.
@@ -204,14 +214,9 @@ pub(crate) fn find<'g>(
     tables: &[Table<'g>],
     ids: &[Output<'g>],
     absent: &[Output<'g>],
-    [ends, weights, divisors]: [&[Output<'g>]; 3],
+    bags: [&[Output<'g>]; 3],
 ) -> NodeBuilder<'g> {
-    let handles: Vec<_> = tables.iter().map(|table| table.handle).collect();
-    let variables: Vec<_> = tables.iter().map(|table| table.variable).collect();
-    let node = graph.node("MxRecFind").inputs(&handles).inputs(&variables);
-    let node = node.inputs(ids).inputs(absent).inputs(ends);
-    // Without greatest norms.
-    node.inputs(weights).inputs(divisors).inputs(&[])
+    rows(graph.node("MxRecFind"), tables, [ids, absent], bags)
 }
 
 /// Begins the node that reads the rows of offsets of tables; M is still to be set.
@@ -220,12 +225,22 @@ pub(crate) fn read<'g>(
     tables: &[Table<'g>],
     offsets: &[Output<'g>],
     inverse: &[Output<'g>],
+    bags: [&[Output<'g>]; 3],
+) -> NodeBuilder<'g> {
+    rows(graph.node("MxRecRead"), tables, [offsets, inverse], bags)
+}
+
+/// The inputs that both have: tables, whose rows and two more lists, and bags.
+fn rows<'g>(
+    node: NodeBuilder<'g>,
+    tables: &[Table<'g>],
+    [keys, more]: [&[Output<'g>]; 2],
     [ends, weights, divisors]: [&[Output<'g>]; 3],
 ) -> NodeBuilder<'g> {
     let handles: Vec<_> = tables.iter().map(|table| table.handle).collect();
     let variables: Vec<_> = tables.iter().map(|table| table.variable).collect();
-    let node = graph.node("MxRecRead").inputs(&handles).inputs(&variables);
-    let node = node.inputs(offsets).inputs(inverse).inputs(ends);
+    let node = node.inputs(&handles).inputs(&variables);
+    let node = node.inputs(keys).inputs(more).inputs(ends);
     // Without greatest norms.
     node.inputs(weights).inputs(divisors).inputs(&[])
 }
@@ -269,15 +284,13 @@ impl<'g> Update<'_, 'g> {
         optimizer: i64,
         numbers: &[Output<'g>],
     ) -> Output<'g> {
-        let node = self.node(graph, optimizer, numbers).finish();
-        node.expect("MxRecUpdate").output(0)
+        self.node(graph, optimizer, numbers).first()
     }
 }
 
 /// The rows that a node exports, by key.
 fn by_key<'g>(session: &Session<'g>, export: Node<'g>, dim: usize) -> Vec<(i64, Vec<f32>)> {
-    let fetched = session.run(&[], &[export.output(0), export.output(1)], &[]);
-    let fetched = fetched.expect("an export");
+    let fetched = session.get(&[], &[export.output(0), export.output(1)]);
     let (keys, rows) = (fetched[0].values::<i64>(), fetched[1].values::<f32>());
     assert_eq!(fetched[1].dims(), [keys.len() as i64, dim as i64]);
     let rows = rows.chunks(dim).map(<[f32]>::to_vec);

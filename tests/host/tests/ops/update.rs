@@ -1,7 +1,7 @@
 //! Updates: every optimizer in each of its forms, against the oracle.
 
 use crate::oracle::{Optimizer, Oracle, Random, OPTIMIZERS};
-use crate::table::{Table, Update, DIM};
+use crate::table::{reduce, Table, Update, DIM};
 use mx_rec_host_tests::{Graph, Output, Session, Tensor};
 use serde_json::json;
 
@@ -42,8 +42,7 @@ impl<'g> Batch<'g> {
                 // The batch as two lookups of the same ids would come: twice, the second with
                 // gradients of zero.
                 let (offsets, inverse) = table.id_offset(self.ids);
-                let zeros = graph.node("ZerosLike").input(self.grad).finish();
-                let zeros = zeros.expect("ZerosLike").output(0);
+                let zeros = graph.node("ZerosLike").input(self.grad).first();
                 let update = Update {
                     handles: &[table.handle; 2],
                     offsets: &[offsets; 2],
@@ -54,10 +53,9 @@ impl<'g> Batch<'g> {
                 update.step(graph, number, numbers)
             }
             _ => {
-                let (offsets, inverse) = table.id_offset(self.ids);
-                let reduce = graph.node("MxRecReduce").input(self.grad).input(inverse);
-                let reduced = reduce.input(offsets).finish().expect("MxRecReduce");
-                table.update_rows(offsets, reduced.output(0), number, numbers)
+                let lookup = table.id_offset(self.ids);
+                let reduced = reduce(graph, self.grad, lookup);
+                table.update_rows(lookup.0, reduced, number, numbers)
             }
         };
         Training { table, updated }
@@ -119,8 +117,8 @@ fn rows_of_padding_keys_are_never_updated() {
     let session = Session::new(&graph).expect("a session");
     let keys = Tensor::vector(&[0_i64, 1]);
     let ones = Tensor::new(&[2, DIM as i64], &[1.0_f32; 2 * DIM]);
-    let got = session.run(&[(ids, &keys), (grad, &ones)], &[updated], &[]);
-    assert_eq!(got.expect("a step")[0].value::<i64>(), 1);
+    let got = session.get(&[(ids, &keys), (grad, &ones)], &[updated]);
+    assert_eq!(got[0].value::<i64>(), 1);
     let rows = table.rows(&session);
     assert_eq!(rows, [(0, vec![0.5; DIM]), (1, vec![-0.5; DIM])]);
 }
