@@ -24,6 +24,7 @@ def expect_counted(sess, raw, change, value, keys, times):
         assert found == expected, "%d keys counted %d times or more" % (found, access)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keys, steps", [(200, 4000), (50000, 60)])
 def test_lookups_of_a_step_that_count_at_once_lose_no_occurrence(graph, dynamic, keys, steps):
     """Two Observes of a table at once lost counts of rows: a key with rows was hidden again by the threshold it had reached."""

@@ -128,6 +128,7 @@ def by_input(tmp_path_factory):
     return run_once
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form, kind", [(form, kind) for form in cases.FORMS for kind in INPUTS
                                         if (form, kind) != ("step", "dataset")])
 def test_it_does_not_matter_what_the_input_fn_returns(by_input, form, kind):
@@ -169,6 +170,7 @@ def test_a_generator_is_started_once(mx, tmp_path, kind):
     assert len(started) == 2
 
 
+@pytest.mark.long
 def test_features_of_a_queue_stay_in_the_step(mx, tmp_path):
     """numpy_input_fn is older than tf.data: there is no pipeline to move to, and nothing changes."""
     mx()
@@ -193,6 +195,7 @@ def test_the_slicer_hooks_of_the_original_stand_before_the_modification(mx, tmp_
     cases.assert_same_checkpoints(case.directory, str(tmp_path / "step"))
 
 
+@pytest.mark.long
 def test_the_meta_graph_of_a_modified_training_runs_elsewhere(mx, tmp_path):
     """The pipeline with the key work is part of it, and finds the tables of the session it runs in."""
     mx()

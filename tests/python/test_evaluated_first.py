@@ -69,6 +69,7 @@ FIRST = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "rmsprop"])
 @pytest.mark.parametrize("first", list(FIRST))
 def test_a_keras_model_that_was_run_before_it_is_fitted_trains_on_tables(said, tmp_path, first, optimizer):

@@ -160,6 +160,7 @@ def test_a_time_that_is_not_greater_than_0_changes_nothing(graph, session, dynam
     assert sorted(one.raw.rows(sess)) == [1]
 
 
+@pytest.mark.long
 def test_steps_go_on_during_an_eviction_in_a_session_of_one_thread(graph, dynamic):
     from mx_rec.core.admission import evict
 

@@ -341,6 +341,7 @@ def test_an_op_without_a_form_is_named(graph, session, dynamic, tmp_path):
     assert not os.listdir(str(tmp_path))
 
 
+@pytest.mark.long
 def test_groups_with_prepared_keys_are_exported_by_their_batch_or_refused(graph, session, dynamic, tmp_path):
     """Key work that was moved into the pipeline reads an iterator; lookups of placeholders in that graph do not."""
     iterator = tf.compat.v1.data.make_initializable_iterator(tf.data.Dataset.from_tensor_slices(np.arange(40)).batch(4))
@@ -416,6 +417,7 @@ def test_a_model_refuses_bags_that_do_not_fit(checked_model, output, changed, te
         checked_model(output, dict(good_feed(), **changed))
 
 
+@pytest.mark.long
 def test_keys_below_the_threshold_count_as_absent_in_groups_and_bags(graph, session, dynamic, tmp_path):
     tables, ids = [cases.make_table(), cases.make_table("users")], cases.placeholder([None, 3])
     config = dict(access_threshold=2)

@@ -111,6 +111,7 @@ def test_simple_save_in_the_block_is_plain(graph, session, dynamic, tmp_path):
     support.assert_same_bits(predict(tmp_path / "model", {"ids": queries})["rows"], sess.run(rows, {ids: queries}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", sorted(cases.WAYS))
 def test_assets_vocabularies_and_mutable_tables_of_tensorflow_are_kept(graph, session, dynamic, tmp_path, way):
     vocabulary = tmp_path / "words.txt"

@@ -225,6 +225,7 @@ def test_a_saver_that_was_made_before_saves_and_restores_the_tables(resource, ki
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["monitored", "singular", "supervisor", "supervisor-own", "estimator-like"])
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 def test_sessions_that_manage_checkpoints_convert_and_go_on(resource, kind, tmp_path, said):

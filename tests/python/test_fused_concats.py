@@ -28,6 +28,7 @@ def copied(update):
     return types & {"MxRecRead", "MxRecRead of many", "Slice", "Split", "SplitV"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count, static, axis", support.by_turns([2, 3, 18], [True, False], [2, -1]))
 def test_concatenations_of_lookups_give_the_same_bits(static, axis, count):
     def script(run):

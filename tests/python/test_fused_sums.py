@@ -433,6 +433,7 @@ def test_the_command_shows_what_is_fused(tmp_path):
     assert "sums over bags:" in shown and "  fuses  the sum " in shown and "  stays  the sum " in shown
 
 
+@pytest.mark.long
 def test_estimators_train_evaluate_and_predict_as_unmodified(tmp_path):
     seen, fused = {}, []
 

@@ -97,6 +97,7 @@ def test_a_run_that_needs_less_and_reads_through_a_loop_copies_the_loop_whole(is
     alike(script)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_v2", [False, True], ids=["v1", "v2"])
 def test_a_loop_that_runs_beside_its_copy_has_arrays_and_stacks_of_its_own(is_v2):
     """Both read the arrays of the first: "Could not read index 9 twice" ended the run, and both pushed onto one stack."""

@@ -418,6 +418,7 @@ def test_wrong_settings_are_refused_by_name(mx, given, said):
         mx(stock_tables=StockTables(**given))
 
 
+@pytest.mark.long
 def test_the_command_line_and_its_file_take_it_and_the_report_says_it(tmp_path):
     import test_run as runs
 

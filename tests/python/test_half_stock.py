@@ -397,6 +397,7 @@ def estimator_input():
     return tf.data.Dataset.from_tensor_slices(({"ids": ids}, labels)).batch(cases.BATCH)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", HALVES)
 def test_an_estimator_trains_evaluates_goes_on_and_exports(mx, tmp_path, dtype):
     settings(mx, dtype)

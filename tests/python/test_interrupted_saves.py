@@ -43,6 +43,7 @@ def state(model, sess):
     return [{key: np.asarray(row).tolist() for key, row in one.items()} for one in rows] + [dense]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("delta", [False, True], ids=["whole", "delta"])
 def test_an_interrupted_save_leaves_the_one_before_and_the_next_removes_what_lies_around(
         graph, session, incremental, place, delta):  # noqa: F811

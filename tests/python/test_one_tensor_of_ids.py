@@ -90,6 +90,7 @@ def test_new_keys_removal_and_restore_go_as_with_copies(graph, session, dynamic,
         equal(mine, others)
 
 
+@pytest.mark.long
 def test_two_sessions_with_different_feeds_disturb_nobody(graph, dynamic):
     """Sessions of one graph run at the same time."""
     ids = tf.compat.v1.placeholder(tf.int64, [None])

@@ -239,6 +239,7 @@ def test_a_failed_import_of_tensorflow_may_be_tried_again(tmp_path):
     assert done.stdout == "not this one\nTrue\n", done.stderr
 
 
+@pytest.mark.long
 def test_a_copy_made_by_fork_says_nothing_at_its_end(tmp_path):
     script = write(tmp_path, "program.py", """
         import os, sys

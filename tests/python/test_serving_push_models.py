@@ -14,6 +14,7 @@ from mx_rec.serving.servers import SessionServer
 from mx_rec.util.stock_tables import StockTables
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(cases.CASES))
 def test_every_lookup_sees_updates(mx, session, place, name):
     """Also in branches and loops, with default rows, and of tables that had no row when they were exported."""

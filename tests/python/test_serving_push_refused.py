@@ -138,6 +138,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(shared, served):
     serving.assert_same(served.look(ALL), shared.shown[1])
 
 
+@pytest.mark.long
 def test_a_delta_that_is_applied_twice_does_no_harm(shared, served):
     assert served.push(shared.prefixes[0]).error is None
     requests = requests_of(shared, served.server, 1, rows=7)
@@ -221,6 +222,7 @@ def test_a_later_checkpoint_takes_the_place_of_a_push_that_ended_half_way(shared
     assert served.version().rows["items"] == int(np.any(shared.shown[then]["items"] != 0, axis=1).sum())
 
 
+@pytest.mark.long
 def test_two_pushers_at_once_corrupt_nothing(shared, served):
     """They cut what they send in other pieces, and push other checkpoints."""
     def follow(rows):

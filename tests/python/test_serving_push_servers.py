@@ -63,6 +63,7 @@ def ask(address, keys=ALL, types=None):
         server.close()
 
 
+@pytest.mark.long
 def test_servers_are_brought_to_the_newest_checkpoint_by_both_protocols(training, serve):
     """Also one that was restarted: it begins with what was exported."""
     directory = training.export(spare_rows=100)
@@ -171,6 +172,7 @@ def test_the_command_says_what_it_would_do_and_what_went_wrong(training, serve, 
     assert code == 1 and "404" in told
 
 
+@pytest.mark.long
 def test_messages_are_those_of_tensorflow_serving(training):
     """Against the package tensorflow-serving-api, which only tests need."""
     predict_pb2 = pytest.importorskip("tensorflow_serving.apis.predict_pb2",

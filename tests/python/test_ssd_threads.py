@@ -117,6 +117,7 @@ def expect_sums(sess, table, raw, sums):
     assert numbers.rows_disk > len(sums) // 2 and numbers.read_disk > 1000, numbers
 
 
+@pytest.mark.long
 def test_threads_that_train_evaluate_save_and_evict_lose_no_update(graph, session, dynamic, tmp_path):
     """Keys of a visitor are evicted all the time, in between those that stay; their rows take turns in memory."""
     (tmp_path / "rows").mkdir()

@@ -214,6 +214,7 @@ def long_run(steps, name, use_resource, converts):
     return np.vstack(found)
 
 
+@pytest.mark.long
 @family
 def test_losses_and_rows_are_those_of_tensorflow_over_many_skewed_batches_and_those_of_lazy_adam_are_not(
         mx, case, tmp_path):
@@ -300,6 +301,7 @@ def write_steps(tmp_path, optimizer, is_converted, steps, restored=None, are_slo
             return np.array(losses), saver.save(sess, str(tmp_path / ("tables" if is_converted else "stock")))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["lazy_adam"] + [make.__name__ for make in KINDS])
 def test_moments_go_into_tables_from_an_old_checkpoint_and_back(mx, tmp_path, name):
     maker = dict({make.__name__: make for make in KINDS}, lazy_adam=cases.optimizers()["lazy_adam"])[name]

@@ -218,6 +218,7 @@ def test_graph_modification_keeps_the_counts_in_the_step_and_the_numbers(mx, tmp
     np.testing.assert_allclose(losses["one"], losses["other"], rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["disk", "memory"])
 def test_ids_without_limits_and_rows_on_disk_are_admitted_and_evicted(mx, tmp_path, where):
     more = dict(memory_rows=200, ssd_data_path=[str(tmp_path)]) if where == "disk" else {}
@@ -259,6 +260,7 @@ def test_rows_of_a_warm_start_count_as_admitted_in_the_training_after_it(mx, tmp
     assert sorted(map(len, rows_of(tmp_path / "second").values())) == [300, 1000]
 
 
+@pytest.mark.long
 def test_an_old_directory_of_variables_goes_on_with_the_same_numbers_whatever_the_threshold(mx, tmp_path):
     estimators.train(made(tmp_path / "stock"), 1)
     shutil.copytree(str(tmp_path / "stock"), str(tmp_path / "tables"))

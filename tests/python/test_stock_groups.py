@@ -496,6 +496,7 @@ def step_of(v1, how, use_resource, tables):
     return graph, train, run, value
 
 
+@pytest.mark.long
 @both
 @pytest.mark.parametrize("how", ["rows", "bags", "clipped"])
 def test_a_feed_of_any_tensor_of_a_step_is_heeded_or_refused(v1, how, use_resource):
@@ -518,6 +519,7 @@ def test_a_feed_of_any_tensor_of_a_step_is_heeded_or_refused(v1, how, use_resour
     assert not told and len(heeded) > 8 and (refused or how == "clipped"), (told, refused)
 
 
+@pytest.mark.long
 def test_numbers_are_the_same_where_the_same_ops_compute_them_however_deep_the_way(graph):
     """A rate of a loss was followed by recursion, along every way there is: a deep network had no end."""
     v1 = tf.compat.v1

@@ -76,6 +76,7 @@ def test_an_initializer_that_was_made_before_does_not_start_so(said, source):
     both(program, names=["items"])
 
 
+@pytest.mark.long
 def test_an_estimator_starts_so_and_goes_on_from_its_directory(mx, source, tmp_path):
     def model_fn(features, labels, mode):
         model = v1.get_variable("users", [ROWS, DIM], initializer=v1.zeros_initializer())

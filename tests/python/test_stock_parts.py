@@ -40,6 +40,7 @@ def train(place, step, optimizer, use_resource, scope, tables):
     return losses
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("use_resource, scope, optimizer", [
     (False, "deep", "ftrl"), (True, "deep", "momentum"), (True, "", "adagrad"), (False, "", "centered_rmsprop")])
 def test_parts_go_from_variables_to_tables_and_back_and_forth(mx, tmp_path, use_resource, scope, optimizer):

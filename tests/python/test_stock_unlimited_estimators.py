@@ -111,6 +111,7 @@ def linear(directory, size, key="hash", **config):
         [make[key](key, size)], model_dir=str(directory), config=tf.estimator.RunConfig(tf_random_seed=1, **config))
 
 
+@pytest.mark.long
 def test_an_old_directory_keeps_the_buckets_of_its_variables_and_says_so(mx, tmp_path, caplog):
     train(linear(tmp_path / "old", SMALL), 20)
     shutil.copytree(str(tmp_path / "old"), str(tmp_path / "tables"))

@@ -119,6 +119,7 @@ def test_tables_and_variables_start_with_the_rows_of_tables(mx, tmp_path, both_s
                 evaluates=len(others) == 1, vars_to_warm_start=patterns)
 
 
+@pytest.mark.long
 def test_rows_that_the_source_never_made_are_those_that_it_would_have_made(mx, tmp_path):
     mx(stock_tables=".*")
     train(estimator("dnn", tmp_path / "source", ("hash",)), 2)
@@ -131,6 +132,7 @@ def test_rows_that_the_source_never_made_are_those_that_it_would_have_made(mx, t
     np.testing.assert_allclose(on_variables, on_tables, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+@pytest.mark.long
 def test_a_training_that_goes_on_does_not_start_again(mx, tmp_path, sources):
     sources, made = sources(), model([60, 4], "rows")
     mx(stock_tables=".*")
@@ -206,6 +208,7 @@ def sources_of_rows(tmp_path_factory):
     return of
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parts, again, kind", [
     (None, None, "reference"), (3, 3, "resource"), (3, 2, "reference"), (3, None, "resource"), (None, 4, "resource")])
 def test_parts_start_with_the_parts_of_the_source(mx, tmp_path, sources, parts, again, kind):

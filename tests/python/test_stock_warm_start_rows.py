@@ -40,6 +40,7 @@ def options(**settings):
     return StockTables(least_rows=1, **settings)
 
 
+@pytest.mark.long
 def test_rows_without_limits_start_with_rows_without_limits(mx, tmp_path):
     train = unlimited.train
     train(unlimited.linear(tmp_path / "stock", unlimited.LARGE), STEPS)
@@ -66,6 +67,7 @@ def test_rows_without_limits_cannot_start_a_variable(mx, tmp_path):
     assert "linear/linear_model/hash/weights" in str(error.value) and not glob.glob(str(tmp_path / "warm/model*"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", [0, 1])
 def test_rows_with_limits_keep_them_with_a_warning(mx, tmp_path, caplog, which):
     train = unlimited.train
@@ -87,6 +89,7 @@ def test_rows_with_limits_keep_them_with_a_warning(mx, tmp_path, caplog, which):
     assert len(tables_of(tmp_path / "warm")) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", [0, 1])
 def test_an_identity_column_starts_with_its_rows_and_takes_further_ids(mx, tmp_path, sources, which):
     sources = sources()
@@ -149,6 +152,7 @@ def test_graph_modification_goes_with_a_warm_start(mx, tmp_path):
                                made.evaluate(estimators.input_fn, 3)["loss"], rtol=estimators.TOLERANCE)
 
 
+@pytest.mark.long
 def test_a_later_checkpoint_replaces_what_an_earlier_one_brought(mx, tmp_path, sources):
     made = model([60, 4], "rows")
     sources = sources()
@@ -187,6 +191,7 @@ def test_a_session_starts_when_its_variables_are_initialised(mx, tmp_path, sourc
     np.testing.assert_allclose(losses, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+@pytest.mark.long
 def test_tables_that_are_written_out_leave_nothing_behind(mx, tmp_path, sources, monkeypatch):
     sources = sources(3)
     (tmp_path / "temporary").mkdir()

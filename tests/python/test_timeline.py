@@ -67,6 +67,7 @@ def test_runs_are_recorded_in_the_block_and_only_there(train):
     assert empty.spans == []
 
 
+@pytest.mark.long
 def test_a_recording_ends_with_its_block_also_after_an_error(train):
     steps = train(modify=False)
     with pytest.raises(KeyError):

@@ -110,6 +110,7 @@ def while_assigned(sess, assigns, run, turns):
     assert not errors, errors[0]
 
 
+@pytest.mark.long
 def test_ids_that_are_assigned_while_they_are_looked_up_give_their_own_rows(graph, session, table):
     """Every id of one batch has a row of its own value; the two batches share no id."""
     ops = support.shaped_ops()
@@ -135,6 +136,7 @@ def test_ids_that_are_assigned_while_they_are_looked_up_give_their_own_rows(grap
     assert table.size(sess) == 2 * n
 
 
+@pytest.mark.long
 def test_gradients_and_rates_that_are_assigned_while_they_are_applied_are_old_or_new(graph, session, table):
     ops = support.shaped_ops()
     n = 50000

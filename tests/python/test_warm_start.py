@@ -69,6 +69,7 @@ def assert_same_kernels(variables, directory, step=None):
         support.assert_same_bits(variables[name], value, name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", cases.FORMS)
 def test_a_path_brings_the_rows_of_all_tables_and_what_is_trainable(mx, models, tmp_path, form):
     mx()

@@ -50,6 +50,7 @@ def test_files_of_the_original_have_no_manifest(old, tmp_path):
     assert set(tables[USER]) == {"embedding", "LazyAdam_momentum", "LazyAdam_velocity"}
 
 
+@pytest.mark.long
 def test_a_path_may_be_relative_and_have_spaces_and_other_letters(old, tmp_path, monkeypatch):
     os.rename(old, str(tmp_path / "ein \u00e4lteres Modell"))
     monkeypatch.chdir(str(tmp_path))

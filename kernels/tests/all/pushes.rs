@@ -112,7 +112,7 @@ fn a_push_of_small_tables_ends_while_others_make_rows_and_push_to_one_of_them() 
     }));
     for _ in 0..3 {
         ended
-            .recv_timeout(Duration::from_secs(60))
+            .recv_timeout(Duration::from_secs(600))
             .expect("threads wait for each other");
     }
 }
