@@ -497,7 +497,7 @@ def fetching(fetches, seen):
     return Hook()
 
 
-def in_threads(work, arguments, seconds=120):
+def in_threads(work, arguments, seconds=600):
     """Runs `work(argument)` in a thread for each argument, all at once.
 
     Returns:

@@ -133,7 +133,7 @@ with model.session(target) as sess:
             done.append(1)
     done = []
     threads = [threading.Thread(target=train) for _ in range(3)]
-    [one.start() for one in threads], [one.join(60) for one in threads]
+    [one.start() for one in threads], [one.join(300) for one in threads]
     print("threads", len(done), all(np.isfinite(one).all() for one in sess.run(model.every)))
 sizes = [int(one) for one in np.unique(data[:, [0]]).shape]
 fed = Model(0, fed=True)

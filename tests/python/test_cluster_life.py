@@ -65,7 +65,7 @@ LONG = RUN.replace("    print(json", "    print('done', flush=True)\n    print(j
 
 def wait_for(process, words):
     """Reads what a process prints until a line starts so; returns it."""
-    end = time.time() + 60
+    end = time.time() + 300
     while time.time() < end:
         line = process.stdout.readline().decode()
         if line.startswith(words):
@@ -182,7 +182,7 @@ def test_a_chief_that_is_killed_in_a_save_goes_on_from_the_newest_complete_check
     model = str(tmp_path / "model")
     with Job(IN_A_SAVE, ps=2, CHECKPOINTS=model, SAVE="10", LAST="30") as job:
         chief = job.start("worker", 0, DIES=place)
-        said = chief.communicate(timeout=60)[0].decode()
+        said = chief.communicate(timeout=300)[0].decode()
         assert chief.returncode == -9, job.failure("worker", 0)
         assert "step 19" in said and "step 20" not in said
         found = trained(job.worker(FIRST="10", BEFORE="1"))

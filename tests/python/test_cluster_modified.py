@@ -87,7 +87,7 @@ EACH = OWN.replace("        if os.environ.get(\"BARRIER\"):", """        time.sl
         if os.environ.get("BARRIER"):""")
 READER = OWN[:OWN.index("first, last =")] + """
 saver, path, seen = tf.compat.v1.train.Saver(), os.environ["CHECKPOINTS"], []
-end = time.time() + 60
+end = time.time() + 300
 while len(set(seen)) < 4 and time.time() < end:
     with tf.compat.v1.Session() as sess:
         newest = tf.train.latest_checkpoint(path)

@@ -60,7 +60,7 @@ def raw_session(sess):
 
 def wait_until(condition):
     """Waits until something is so; a test that waits in vain fails."""
-    end = time.time() + 60
+    end = time.time() + 300
     while not condition():
         assert time.time() < end, "nothing happened"
         time.sleep(0.01)

@@ -97,12 +97,12 @@ def test_a_killed_pusher_leaves_a_state_that_the_next_one_goes_on_from(training,
     prefix = training.save()
     pusher = command(training.place, server.grpc or server.rest, "--rows", "2", "--pause", "0.05")
     target = package.server_of(server.rest)
-    ends = time.time() + 60
+    ends = time.time() + 300
     while package.version_of(target).applied < 5:
         assert time.time() < ends and pusher.poll() is None
         time.sleep(0.02)
     pusher.send_signal(signal.SIGKILL)
-    pusher.communicate(timeout=60)
+    pusher.communicate(timeout=300)
     state = package.version_of(target)
     assert state.push and 5 <= state.applied < state.pieces and state.target_name == os.path.basename(prefix)
     outcome, = package.push(prefix, [server.rest], rows=2, pause=0)
@@ -121,7 +121,7 @@ def test_the_command_follows_a_training_and_a_server_that_comes_and_goes(trainin
     target = package.server_of(server.rest)
 
     def wait_for(name):
-        ends = time.time() + 60
+        ends = time.time() + 300
         while True:
             try:
                 if package.version_of(target).name == name:
@@ -142,7 +142,7 @@ def test_the_command_follows_a_training_and_a_server_that_comes_and_goes(trainin
                 server = serve(directory, ports=server.ports)
     finally:
         pusher.send_signal(signal.SIGINT)
-        told = pusher.communicate(timeout=60)[0].decode()
+        told = pusher.communicate(timeout=300)[0].decode()
         target.close()
     assert pusher.returncode == 130 and "model.ckpt-3 by " in told
 

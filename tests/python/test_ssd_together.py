@@ -155,6 +155,6 @@ def test_a_session_that_closes_while_its_steps_read_rows(graph, dynamic, session
         sess.run(found, {ids: np.arange(300)})
         sess.close()
         for thread in threads:
-            thread.join(30)
+            thread.join(300)
         assert len(ended) == 2 and not any(thread.is_alive() for thread in threads)
     assert os.listdir(str(tmp_path)) == []

@@ -129,7 +129,7 @@ with v1.train.MonitoredTrainingSession(target, is_chief=is_chief, config=config,
         print("done")
     else:
         # All steps of the other worker are counted.
-        end = time.time() + 60
+        end = time.time() + 300
         while sess.run(step) < 302 and time.time() < end:
             time.sleep(0.05)
         print(json.dumps([int(sess.run(step))] + [value.tolist() for value in sess.run(every)]))

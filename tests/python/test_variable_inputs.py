@@ -106,7 +106,7 @@ def while_assigned(sess, assigns, run, turns):
             run()
     finally:
         stop.set()
-        thread.join(timeout=60)
+        thread.join(timeout=300)
     assert not errors, errors[0]
 
 
