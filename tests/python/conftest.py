@@ -17,13 +17,9 @@ support.turn_graph_mode_on()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# How many cases of a test the short form runs.
-CASES = 2
-
-
 def pytest_addoption(parser):
     parser.addoption("--short", action="store_true",
-                     help="at most %d cases of each test, and none of those marked long" % CASES)
+                     help="one case of each test, and none of those marked long")
 
 
 def pytest_configure(config):
@@ -32,7 +28,7 @@ def pytest_configure(config):
 
 
 def leave_out_of_short_form(config, items):
-    """Leaves `CASES` cases of each test, at even distances; where they begin depends on the test's name alone.
+    """Leaves one case of each test; which one depends on the test's name alone.
 
     So each of the optimizers, say, is in the cases of some tests, and every process and run has the same ones.
     """
@@ -42,8 +38,7 @@ def leave_out_of_short_form(config, items):
             cases.setdefault(item.nodeid.split("[")[0], []).append(item)
     kept = {item for item in items if item.get_closest_marker("slow")}
     for name, found in cases.items():
-        step = -(-len(found) // CASES)
-        kept.update(found[binascii.crc32(name.encode()) % step::step])
+        kept.add(found[binascii.crc32(name.encode()) % len(found)])
     kept = [item for item in items if item in kept and not item.get_closest_marker("long")]
     left = set(items) - set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item in left])
