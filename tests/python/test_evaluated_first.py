@@ -366,7 +366,8 @@ MEMORY = """
     init(stock_tables=True)
     def resident():
         gc.collect()
-        return int(support.text_of("/proc/self/statm").split()[1]) * 4096 / 2.0 ** 20
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * 4096 / 2.0 ** 20
     big = v1.get_variable("big", [2000000, 16], initializer=v1.constant_initializer(0.5))
     loss = tf.reduce_sum(tf.square(tf.gather(big, [1, 2])))
     session = v1.Session()
