@@ -77,6 +77,24 @@ def test_a_keras_model_is_compiled_again(said, first, second, same):
     warned(said, 2)
 
 
+def test_a_model_whose_rows_are_drawn_is_compiled_again(said):  # noqa: F811
+    """What Keras initializes rows with by itself; its draws are not TensorFlow's, so both begin with rows that are set."""
+    keras = tf.keras
+
+    def program(session):
+        ids = keras.layers.Input((3,), dtype="int64")
+        made = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(keras.layers.Embedding(ROWS, DIM, name="items")(ids))))
+        random = np.random.RandomState(2)
+        made.set_weights([random.randn(*one.shape.as_list()) for one in made.weights])
+        for optimizer in (keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.02), keras.optimizers.SGD(0.1)):
+            made.compile(optimizer, "mse")
+            yield fit(made)
+            yield made.get_weights()
+
+    both(in_session(program), names=["items/embeddings"])
+    warned(said, 2)
+
+
 def test_a_function_that_is_kept_keeps_its_step(said):
     def program(session):
         made = keras_model("adam")

@@ -29,8 +29,8 @@ def retired_ops(graph: tf.Graph) -> Set[str]:
     # What only reads variables, and nothing reads, TensorFlow makes behind each assignment.
     ends = [op for op in graph.get_operations()
             if op.name not in targets and op.type not in COPIES and op not in own
-            and not op._control_outputs  # pylint: disable=protected-access
-            and not any(output.consumers() for output in op.outputs)]
+            and own.issuperset(op._control_outputs)  # pylint: disable=protected-access
+            and all(own.issuperset(output.consumers()) for output in op.outputs)]
     needed = set(upstream(ends, control_inputs=True))
     return {op.name for op in graph.get_operations() if op not in needed}
 
