@@ -36,9 +36,7 @@ def have_gradients(ys: Any, xs: Any) -> None:
         xs: By what: variables and tensors.
 
     Raises:
-        NotImplementedError: If one of them has to stay a table, or if all variables are asked for
-            that TensorFlow's collection has of those to be trained, which lacks one that is a
-            table.
+        NotImplementedError: If one of them has to stay a table.
     """
     if tf.executing_eagerly():
         return
@@ -48,15 +46,9 @@ def have_gradients(ys: Any, xs: Any) -> None:
         return
     graph = starts[0].graph
     asked = set(_names(tf.nest.flatten(xs)))
-    trained = set(_names(graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)))
     needed = set(upstream(starts))
-    wanted = [one for one in tables if one.table.handle.op in needed]
-    found = [one for one in wanted if one.plan.name in asked]
+    found = [one for one in tables if one.plan.name in asked and one.table.handle.op in needed]
     if not found:
-        left_out = [one for one in wanted if _is_trained(one)]
-        if left_out and trained and trained <= asked:
-            raise NotImplementedError(_text(
-                left_out[0], "tf.trainable_variables() does not have it any more"))
         return
     reason = _reason_to_stay(graph, tables)
     if reason:
@@ -74,11 +66,6 @@ def have_gradients(ys: Any, xs: Any) -> None:
 def _names(values: Iterable[Any]) -> List[str]:
     """Returns the names of the ops of variables and tensors."""
     return [value.op.name for value in values if isinstance(value, (tf.Variable, tf.Tensor))]
-
-
-def _is_trained(one: ConvertedVariable) -> bool:
-    return one.plan.name in _names(
-        one.objects.get(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES, ()))
 
 
 def _text(one: ConvertedVariable, reason: str) -> str:
