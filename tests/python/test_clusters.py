@@ -217,7 +217,7 @@ def test_a_local_server_trains():
 
 ESTIMATOR = """
 import sys, warnings
-tf = support.tf()
+import tensorflow as tf
 import estimator_cases
 from mx_rec.util.initialize import init
 init()
