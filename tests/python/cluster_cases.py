@@ -297,7 +297,9 @@ with tf.compat.v1.train.MonitoredTrainingSession(
             open(places[index], "w").close()
             while not all(map(os.path.exists, places)):
                 time.sleep(0.01)
+    # Of all servers: where one has started again meanwhile, so does this session, which sizes need.
+    rows = [value.tolist() for value in sess.run(every)]
     print(json.dumps({"loss": float(lost) if last > first else None, "step": int(sess.run(step)),
                       "sizes": [items.size(), users.size()], "before": before,
-                      "stats": table_stats("users")._asdict(), "rows": [value.tolist() for value in sess.run(every)]}))
+                      "stats": table_stats("users")._asdict(), "rows": rows}))
 """

@@ -63,7 +63,7 @@ def test_a_server_that_dies_under_batches_ahead_costs_no_worker(ahead, tmp_path)
         job.kill("ps", 1)
         time.sleep(0.5)
         job.start("ps", 1)
-        found = [trained(job.finish("worker", index, 60)) for index in range(2)]
+        found = [trained(job.finish("worker", index, 300)) for index in range(2)]
     for one in found:
         assert one["stats"]["stale"] == 0 and one["sizes"][0] > 0
         assert all(abs(value) < 100 for table in one["rows"] for row in table for value in row)
