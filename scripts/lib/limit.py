@@ -73,12 +73,13 @@ def leave_out_tables() -> None:
     from mx_rec.stock.analysis import plan_variables
     from mx_rec.stock.convert import saved_places
     from mx_rec.stock.nodes import Nodes
-    from mx_rec.stock.savers import renewable_savers, without_savers
+    from mx_rec.stock.savers import ops_of, renewable_savers
+    from mx_rec.tensorflow.graph_def import without_nodes
 
     def convert(graph: tf.Graph, options: Any, trains: bool, *_: Any) -> List[Any]:
         if not trains:
             return []
-        graph_def = without_savers(graph.as_graph_def(), renewable_savers(graph))
+        graph_def = without_nodes(graph.as_graph_def(), ops_of(renewable_savers(graph)))
         plans = plan_variables(graph_def, options, True, saved=saved_places(graph))
         nodes = Nodes(graph_def)
         for plan in plans:
