@@ -109,6 +109,8 @@ def test_a_layer_is_frozen_and_thawed(said, is_first):  # noqa: F811
 
     both(in_session(program), names=["items/embeddings"] if is_first else [])
     warned(said, int(is_first))
+    # An optimizer's variables, as many as the rows, are no model that was added.
+    assert not any("were added to the graph" in one or "/m of shape" in one for one in said("INFO"))
 
 
 def test_a_function_that_is_kept_keeps_its_step(said):
@@ -395,6 +397,28 @@ def test_a_model_that_is_added_trains_on_tables_of_its_own_and_all_go_back(said,
 
     both(program, names=["one/items", "one/users", "other/items", "other/users"] if first == "sgd" else [])
     warned(said)
+
+
+def test_an_optimizer_that_was_run_keeps_no_later_model_from_tables(said):  # noqa: F811
+    def program(is_on):
+        one = scoped("one", True, "sgd")
+        with support.new_session() as session:
+            session.run(v1.global_variables_initializer())
+            yield one.trained(session, range(2))
+            wide = v1.get_variable("wide", [ROWS, 2], initializer=v1.ones_initializer())
+            second = v1.train.MomentumOptimizer(0.1, 0.9)
+            train = second.minimize(tf.reduce_sum(tf.square(wide)))
+            initialized(session, [wide] + second.variables())
+            session.run(train)
+            other = scoped("other", True, "adagrad")
+            initialized(session, [one for one in v1.global_variables() if one.op.name.startswith("other")])
+            for model in (other, one, other):
+                yield model.trained(session, range(3))
+            yield session.run(wide)
+
+    # What is read as a whole stays: it was looked at with its optimizer, and what came later by itself.
+    both(program, names=["one/items", "one/users", "other/items", "other/users"])
+    assert not said()
 
 
 def test_models_of_keras_that_follow_each_other_are_tables(said):

@@ -6,7 +6,7 @@ session that has run it begins anew with the values that the variables would hol
 converts the graph with all of its training ops, as far as it can.
 """
 
-from typing import Any, Iterable, List, Set
+from typing import Any, Iterable, List
 
 import numpy as np
 import tensorflow as tf
@@ -53,7 +53,7 @@ def have_gradients(ys: Any, xs: Any) -> None:
     reason = _reason_to_stay(graph, tables)
     if reason:
         raise NotImplementedError(_text(found[0], reason))
-    _go_back(graph, tables)
+    _go_back(graph)
     logger.warning(
         "stock_tables: training ops are made of %s after a run that trains: the tables are "
         "variables again, with their values. %s Make all training ops before the first run, or a "
@@ -99,7 +99,8 @@ def _reason_to_stay(graph: tf.Graph, tables: List[ConvertedVariable]) -> str:
     sessions = [one for one in state.sessions() if has_run(one)]
     if len(sessions) > 1:
         return "several open sessions have run the graph"
-    return reason_to_stay(sessions[0], _ops(tables)) if sessions else ""
+    return reason_to_stay(sessions[0], {one.table.variable.op for one in tables}) \
+        if sessions else ""
 
 
 def _available_bytes() -> int:
@@ -109,11 +110,7 @@ def _available_bytes() -> int:
                     if line.startswith("MemAvailable:"))
 
 
-def _ops(tables: List[ConvertedVariable]) -> Set[tf.Operation]:
-    return {one.table.variable.op for one in tables}
-
-
-def _go_back(graph: tf.Graph, tables: List[ConvertedVariable]) -> None:
+def _go_back(graph: tf.Graph) -> None:
     """Makes a graph what it was before its conversion, and its session begin anew."""
     state = graph_state(graph)
     with extensible(graph):

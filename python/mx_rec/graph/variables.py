@@ -12,7 +12,7 @@ from mx_rec.graph.runs import has_seen
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.analysis import VARIABLES, is_update
 from mx_rec.stock.convert import converted
-from mx_rec.stock.select import convert_graph, convert_seen, has_candidates, options_of_process
+from mx_rec.stock.select import candidates, convert_graph, convert_seen, options_of_process
 
 
 def convert_variables(graph: tf.Graph, session: Any = None) -> None:
@@ -26,36 +26,41 @@ def convert_variables(graph: tf.Graph, session: Any = None) -> None:
     Raises:
         ValueError: If settings of eviction do not go together.
     """
-    state = graph_state(graph)
-    if options_of_process() is None:
+    state, options = graph_state(graph), options_of_process()
+    if options is None:
         return
     with extensible(graph):
         if state.is_settled and not state.settled:
             return
-        settled = state.settled
-        # The global step may have been there before.
-        first = next((position for position, op in enumerate(graph.get_operations(), 1)
-                      if position > settled and op.type in VARIABLES
-                      and op.get_attr("dtype") == tf.float32), None)
-        if settled and first is None:
+        if state.settled:
+            added = candidates(graph, options, state.settled)
+            if added:
+                _convert_added(graph, not any(has_seen(one, min(added))
+                                              for one in state.sessions()))
+        elif not _convert_whole(graph, session):
             return
-        seen = [] if first is None else [one for one in state.sessions() if has_seen(one, first)]
-        if settled:
-            _convert_added(graph, not seen)
-            return
-        if not seen:
-            convert_graph(graph, True)
-            state.settled = state.without_training = len(graph.get_operations())
-            return
-        state.is_settled = True
-        reason = reason_to_stay(session) if seen == [session] else "it is another one"
-        if reason:
-            logger.warning("stock_tables: an open session has run the graph with its variables, "
-                           "which stay TensorFlow's: %s. Make the training ops before the first "
-                           "session.run.", reason)
-        else:
-            convert_seen(graph, lambda: begin_anew(session))
-            state.settled = state.without_training = len(graph.get_operations())
+        state.settled = state.without_training = len(graph.get_operations())
+
+
+def _convert_whole(graph: tf.Graph, session: Any) -> bool:
+    """Converts a graph, or leaves it as it is; returns whether it did the former."""
+    state = graph_state(graph)
+    # The global step may have been there before.
+    first = next((position for position, op in enumerate(graph.get_operations(), 1)
+                  if op.type in VARIABLES and op.get_attr("dtype") == tf.float32), None)
+    seen = [] if first is None else [one for one in state.sessions() if has_seen(one, first)]
+    if not seen:
+        convert_graph(graph, True)
+        return True
+    state.is_settled = True
+    reason = reason_to_stay(session) if seen == [session] else "it is another one"
+    if reason:
+        logger.warning("stock_tables: an open session has run the graph with its variables, "
+                       "which stay TensorFlow's: %s. Make the training ops before the first "
+                       "session.run.", reason)
+        return False
+    convert_seen(graph, lambda: begin_anew(session))
+    return True
 
 
 def _convert_added(graph: tf.Graph, is_new: bool) -> None:
@@ -72,7 +77,6 @@ def _convert_added(graph: tf.Graph, is_new: bool) -> None:
     else:
         logger.info("stock_tables: the variables that were added to the graph stay TensorFlow's: a "
                     "session has run them before there were training ops of them.")
-    state.settled = state.without_training = len(graph.get_operations())
 
 
 def convert_before_run(session: Any) -> None:
@@ -90,7 +94,7 @@ def convert_before_run(session: Any) -> None:
     with extending:
         state = graph_state(graph)
         if (state.settled or not state.is_settled) \
-                and has_candidates(graph, options, state.settled) and _has_training(graph):
+                and candidates(graph, options, state.settled) and _has_training(graph):
             _try_to_convert(graph, session)
 
 

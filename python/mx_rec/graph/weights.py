@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from mx_rec.graph.runs import PREPARED
 from mx_rec.state.graph_state import graph_state
-from mx_rec.stock.select import has_candidates, options_of_process
+from mx_rec.stock.select import candidates, options_of_process
 from mx_rec.tensorflow.names import keras_backend
 
 # The attribute of a session that has pairs of variables and values, in their order.
@@ -66,7 +66,7 @@ def _hold(pairs: Sequence[Tuple[Any, Any]]) -> bool:
     if options is None or not pairs or tf.executing_eagerly():
         return False
     graph = tf.compat.v1.get_default_graph()
-    if graph_state(graph).is_settled or not has_candidates(graph, options):
+    if graph_state(graph).is_settled or not candidates(graph, options):
         return False
     if any(not isinstance(one, tf.Variable) or one.graph is not graph
            or one.shape.as_list() != list(np.shape(value)) for one, value in pairs):

@@ -22,12 +22,12 @@ from mx_rec.stock.analysis import (VARIABLES, StockVariable, plan_variables, tab
                                    with_ids)
 from mx_rec.stock.changes import change
 from mx_rec.stock.dense import Filling, SlotStarts, make_filling, set_all
-from mx_rec.stock.pieces import fuse
 from mx_rec.stock.late import late_ops
 from mx_rec.stock.lift import lift
 from mx_rec.stock.nodes import Nodes
 from mx_rec.stock.options import StockTables, sketch_of
 from mx_rec.stock.parts import SavedPlace
+from mx_rec.stock.pieces import fuse
 from mx_rec.stock.retired import refuse_retired, retired_ops
 from mx_rec.stock.rows import Rows, SlotRows
 from mx_rec.stock.savers import ops_of, renewable_savers

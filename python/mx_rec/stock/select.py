@@ -144,17 +144,24 @@ def convert_seen(graph: tf.Graph, begin_anew: Callable[[], None]) -> None:
         _tell(graph, options, [plan._replace(converts=False) for plan in plans], HERE)
 
 
-def has_candidates(graph: tf.Graph, options: StockTables, settled: int = 0) -> bool:
-    """Returns whether a graph has variables that the options choose by name and rows.
+def candidates(graph: tf.Graph, options: StockTables, settled: int = 0) -> List[int]:
+    """Returns the places of the variables of a graph that the options choose by name and rows.
 
     Args:
         graph: The graph.
         options: Which variables.
-        settled: How many of its first ops have variables that do not count.
+        settled: How many of its first ops have variables that do not count. Of those behind them
+            only such count as are to be trained: others are an optimizer's.
+
+    Returns:
+        The places of their ops among all of the graph, from 1 on.
     """
     # pylint: disable=protected-access
-    return any(variable.op._id > settled and _is_chosen(variable, options)
-               for variable in _variables(graph))
+    trained = {id(one) for one in graph.get_collection(
+        tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)} if settled else set()
+    return [variable.op._id for variable in _variables(graph)
+            if _is_chosen(variable, options)
+            and (not settled or variable.op._id > settled and id(variable) in trained)]
 
 
 def _is_chosen(variable: Any, options: StockTables) -> bool:
@@ -252,5 +259,5 @@ def options_of_process() -> Any:
     return None if instance is None else instance.stock_tables
 
 
-__all__ = ["Decision", "convert_graph", "convert_seen", "decisions", "has_candidates",
+__all__ = ["Decision", "candidates", "convert_graph", "convert_seen", "decisions",
            "options_of_process"]

@@ -108,10 +108,7 @@ class Before:
         graph, state = self._graph, graph_state(self._graph)
         added = [inputs_of(op) for op in graph.get_operations()[len(self._operations):]]
         renamed = self._restore_ops([op for op, _, _ in replaced])
-        for op, inputs, waits in added:
-            _set_inputs(op, op.node_def, [tensor.name for tensor in inputs],
-                        [one.name for one in waits])
-        for op, inputs, waits in reversed(replaced):
+        for op, inputs, waits in added + list(reversed(replaced)):
             _set_inputs(op, op.node_def, [tensor.name for tensor in inputs],
                         [one.name for one in waits])
         for key in graph.get_all_collection_keys():
