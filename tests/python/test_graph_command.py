@@ -15,6 +15,8 @@ from mx_rec.core.embedding import sparse_lookup
 from mx_rec.graph.__main__ import main
 from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.plan import Plan, Record
+from mx_rec.optimizers.gradient_descent import create_hash_optimizer
+from mx_rec.stock.select import convert_graph
 
 v1 = tf.compat.v1
 
@@ -301,6 +303,35 @@ def test_the_command_counts_the_ops_of_tables_before_and_after_the_first_run(dyn
     tf.add_n(rows)
     assert command(save(tf.compat.v1.get_default_graph(), tmp_path, "meta")) == 0
     assert "before and after the first run: MxRecBagEnds 0 -> 3, MxRecIdOffset 3 -> 1, MxRecRead 3 -> 1\n" in capsys.readouterr().out
+
+
+def test_the_json_has_what_shares_an_op_and_updates_that_change(dynamic, tmp_path, capsys):
+    tables = [support.make_table("t%d" % number, 4, 1000) for number in range(2)]
+    ids = [v1.placeholder(tf.int64, [None, 5]) for _ in tables]
+    rows = [sparse_lookup(table, one, modify_graph=True) for table, one in zip(tables, ids)]
+    variables = [table.variable for table in tables]
+    grads = tf.gradients(tf.add_n(rows), variables)
+    create_hash_optimizer(0.1).apply_gradients(zip(grads, variables))
+    assert command(save(v1.get_default_graph(), tmp_path, "meta"), "--json", "-") == 0
+    read = json.loads(capsys.readouterr().out)
+    assert [(one["op"], len(one["nodes"])) for one in read["together"]] == [("MxRecIdOffset", 2), ("MxRecRead", 2)]
+    assert [len(one["updates"]) for one in read["updates"]] == [2] and read["requests"] == []
+
+
+def test_the_tables_of_parameter_servers_are_tables(mx, tmp_path, capsys):
+    mx(stock_tables=["a", "b"])
+    ids = v1.placeholder(tf.int64, [None])
+    with tf.device("/job:ps/task:0"):
+        variables = [v1.get_variable(name, [5000, 4]) for name in "ab"]
+    tf.add_n([tf.nn.embedding_lookup(one, ids) for one in variables])
+    assert [plan.on_servers for plan in convert_graph(v1.get_default_graph(), False) if plan.converts] == [True, True]
+    path = save(v1.get_default_graph(), tmp_path, "graph")
+    assert command(path) == 0
+    printed = capsys.readouterr().out
+    assert "with 2 tables\nNo lookup was made by sparse_lookup" in printed and "No table" not in printed
+    assert "before and after the first run: " in printed
+    assert command(path, "--json", "-") == 0
+    assert [len(one["nodes"]) for one in json.loads(capsys.readouterr().out)["requests"]] == [2]
 
 
 @pytest.mark.long

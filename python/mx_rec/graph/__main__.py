@@ -19,6 +19,7 @@ from mx_rec.graph.plan import Plan, make_plan
 from mx_rec.graph.together import take_apart
 from mx_rec.ops.lookups import is_claim
 from mx_rec.ops.registered import registered_ops
+from mx_rec.state.table_variable import CLUSTER_TABLE_OP, TABLE_OP
 from mx_rec.stock.analysis import StockVariable, is_training, plan_text, plan_variables
 from mx_rec.stock.options import (ALL_ROWS, BATCH_ROWS, LEAST_ROWS, StockTables,
                                   checked_options)
@@ -97,7 +98,7 @@ def report(path: str, file: GraphFile, plan: Plan, passed: str) -> str:
     Returns:
         Several lines of text.
     """
-    tables = [node.op for node in file.graph.node].count("MxRecTable")
+    tables = sum(node.op in (TABLE_OP, CLUSTER_TABLE_OP) for node in file.graph.node)
     claims = sum(node.attr["N"].i for node in file.graph.node if is_claim(node))
     lines = ["{}: a {} with {}".format(path, file.kind, _count(tables, "table"))]
     if not plan.lookups:
@@ -198,8 +199,9 @@ def as_json(plan: Plan, variables: Optional[Sequence[StockVariable]] = None) -> 
         del entry["graph"]
         iterators.append(entry)
     return json.dumps({"nodes": plan.nodes, **more, "lookups": plan.lookups,
-                       "iterators": iterators, "sums": plan.sums,
-                       "concats": plan.concats}, indent=2) + "\n"
+                       "iterators": iterators, "sums": plan.sums, "concats": plan.concats,
+                       "updates": plan.updates, "together": plan.together,
+                       "requests": plan.requests}, indent=2) + "\n"
 
 
 def _parser() -> argparse.ArgumentParser:
