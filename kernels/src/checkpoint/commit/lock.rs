@@ -23,6 +23,8 @@ impl Lock {
             match file.try_lock() {
                 Ok(()) => return Lock(Some(file)),
                 Err(std::fs::TryLockError::WouldBlock) if begun.elapsed() < LONGEST => {
+                    #[cfg(test)]
+                    super::schedules::wait_for_lock();
                     thread::sleep(Duration::from_millis(2));
                 }
                 Err(_) => return Lock(None),

@@ -6,18 +6,30 @@ use super::tests::{content, save_tables};
 use super::*;
 use crate::checkpoint::temp::Temp;
 use crate::Kind;
+use std::cell::RefCell;
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 /// More steps than any of these saves takes.
 const MANY: usize = 200;
 
-/// A save that has taken no step for so long waits for the other one.
-const BLOCKED: Duration = Duration::from_millis(10);
+thread_local! {
+    /// The gate of the save that this thread makes.
+    static GATE: RefCell<Option<Arc<Gate>>> = const { RefCell::new(None) };
+}
+
+/// Told of each time that a save finds the lock held.
+pub(super) fn wait_for_lock() {
+    GATE.with_borrow(|gate| {
+        if let Some(gate) = gate {
+            gate.progress.lock().unwrap().is_blocked = true;
+            gate.changed.notify_all();
+        }
+    });
+}
 
 #[derive(Default)]
 struct Progress {
@@ -27,6 +39,8 @@ struct Progress {
     allowed: usize,
     /// From this one on all are refused: its process is gone.
     dead: Option<usize>,
+    /// The other one holds the lock that it wants.
+    is_blocked: bool,
     has_ended: bool,
 }
 
@@ -67,14 +81,10 @@ impl Gate {
     fn go_on(&self, end: usize) -> bool {
         let mut progress = self.progress.lock().unwrap();
         progress.allowed = end;
+        progress.is_blocked = false;
         self.changed.notify_all();
-        while !progress.has_ended && progress.next < end {
-            let before = progress.next;
-            let (now, waited) = self.changed.wait_timeout(progress, BLOCKED).unwrap();
-            progress = now;
-            if waited.timed_out() && progress.next == before {
-                break;
-            }
+        while !progress.has_ended && !progress.is_blocked && progress.next < end {
+            progress = self.changed.wait(progress).unwrap();
         }
         !progress.has_ended
     }
@@ -140,6 +150,7 @@ fn start(dir: &Path, name: &'static str, text: &'static str) -> Running {
     let gate = Arc::new(Gate::default());
     let (own, dir) = (Arc::clone(&gate), dir.to_owned());
     let save = thread::spawn(move || {
+        GATE.set(Some(Arc::clone(&own)));
         let saved = save(&dir, name, text, &own);
         own.progress.lock().unwrap().has_ended = true;
         own.changed.notify_all();

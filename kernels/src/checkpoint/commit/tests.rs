@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 const VARIABLES: [&str; 2] = ["m-1.index", "m-1.data-00000-of-00001"];
 
@@ -66,19 +67,6 @@ impl Disk {
     }
 }
 
-fn copy_tree(from: &Path, to: &Path) {
-    fs::create_dir(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let (entry, to) = (entry.unwrap().path(), to);
-        let to = to.join(entry.file_name().unwrap());
-        if entry.is_dir() {
-            copy_tree(&entry, &to);
-        } else {
-            fs::copy(&entry, &to).unwrap();
-        }
-    }
-}
-
 /// Everything below a directory: path and content.
 fn tree(dir: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let mut found = BTreeMap::new();
@@ -106,13 +94,24 @@ pub(super) fn content() -> Map<String, Value> {
     content.as_object().unwrap().clone()
 }
 
+/// A sound table.
+fn users() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/checkpoints/version_2/users")
+}
+
 /// Saves a sound table, and `text` beside it, into the hidden directory of a commit.
 pub(super) fn save_tables(commit: &Commit, text: &str) {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/checkpoints");
-    copy_tree(
-        &fixtures.join("version_2/users"),
-        &commit.staging().join("users"),
-    );
+    // Read once: the schedules save thousands.
+    static USERS: LazyLock<BTreeMap<PathBuf, Option<Vec<u8>>>> = LazyLock::new(|| tree(&users()));
+    let table = commit.staging().join("users");
+    fs::create_dir(&table).unwrap();
+    for (path, content) in &*USERS {
+        let path = table.join(path.strip_prefix(users()).unwrap());
+        match content {
+            Some(content) => fs::write(path, content).unwrap(),
+            None => fs::create_dir(path).unwrap(),
+        }
+    }
     fs::write(commit.staging().join("text"), text).unwrap();
 }
 
