@@ -5,9 +5,9 @@ use super::grouped::{for_len, Buffers, Grouped};
 use super::numbering::{Numbering, Value};
 use super::ranged::{self, following, in_ranges, LEAST, MOST_RANGES};
 pub(crate) use super::wanted::{Distinct, Wanted};
-use crate::index::{hash, Index};
+use crate::index::Index;
 use crate::keeper::Keep;
-use crate::mem::{prefetch, NONE};
+use crate::mem::NONE;
 use crate::pool::{split_mut, Pool};
 use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use crate::{Ids, PADDING};
@@ -309,7 +309,7 @@ impl Group<'_> {
                 }
             });
             for &key in &numbering.values()[ends.last().copied().unwrap_or(0)..] {
-                prefetch(index.home(hash(key)));
+                index.ask(key);
             }
             ends.push(numbering.len());
         }
@@ -407,6 +407,7 @@ impl Ranking<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::index::hash;
     use proptest::prelude::*;
     use std::collections::{HashMap, HashSet};
 

@@ -13,7 +13,7 @@ use super::grouped::for_len;
 use super::numbering::Numbering;
 use super::wanted::{Distinct, Wanted};
 use crate::index::{hash, Index};
-use crate::mem::{prefetch, NONE};
+use crate::mem::NONE;
 use crate::pool::{ranges, split_mut, Parts};
 use crate::simd::{Level, Vectorized};
 use crate::{Ids, Pool, PADDING};
@@ -360,7 +360,7 @@ impl LookedUp<'_> {
     #[inline(always)]
     fn go_on(&mut self, keys: &[i64]) {
         for &key in &keys[self.asked..] {
-            prefetch(self.index.home(hash(key)));
+            self.index.ask(key);
         }
         let further = self.further;
         self.read_asked(keys);

@@ -1,5 +1,6 @@
-//! From keys to row numbers: the hash, one shard, and all shards of a table.
+//! From keys to row numbers: the hash, one shard, the array of small keys, and all of a table.
 
+mod direct;
 mod hash;
 mod shard;
 mod sharded;

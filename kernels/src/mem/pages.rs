@@ -18,6 +18,11 @@ pub(crate) unsafe trait Zeroable: Copy + Send + Sync {
     const ZERO: Self;
 }
 
+// SAFETY: an integer; zero is one.
+unsafe impl Zeroable for u32 {
+    const ZERO: u32 = 0;
+}
+
 /// `[T]`, first all zero.
 ///
 /// ```text

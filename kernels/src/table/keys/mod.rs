@@ -7,9 +7,9 @@ pub(super) mod same_ids;
 
 use crate::batch::distinct::{distinct, Distinct, Scratch, Wanted};
 use crate::history::{Candidates, History, Seen};
-use crate::index::{hash, Index};
+use crate::index::Index;
 use crate::keeper::Keeper;
-use crate::mem::{prefetch, Lines, NONE};
+use crate::mem::{Lines, NONE};
 use crate::pool::{ranges, split_mut};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::RwLock;
@@ -398,7 +398,7 @@ impl Keys {
         pool.each(work, |(keys, offsets)| {
             for (at, offset) in offsets.iter_mut().enumerate() {
                 if let Some(&later) = keys.get(at + BUCKETS) {
-                    prefetch(index.home(hash(later)));
+                    index.ask(later);
                 }
                 *offset = match index.row(keys[at]) {
                     NONE => -1,

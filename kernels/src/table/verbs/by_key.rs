@@ -1,9 +1,10 @@
 //! Where the rows of keys are: each id is looked up by itself or, where ids repeat, each distinct
 //! key once.
 
+use crate::batch::distinct::repeat_often;
 use crate::history::History;
-use crate::index::{hash, Index};
-use crate::mem::{prefetch, MOST_AHEAD, NONE};
+use crate::index::Index;
+use crate::mem::{MOST_AHEAD, NONE};
 use crate::stores::SideRows;
 use crate::table::rows::content::Content;
 use crate::table::{Absent, Table};
@@ -52,6 +53,11 @@ struct Numbered<'a> {
 }
 
 impl KeysOf<'_> {
+    /// Whether it takes less time to look each distinct key up than each id.
+    pub(super) fn repeat(&self, index: &Index) -> bool {
+        !index.is_direct() && repeat_often(self.ids)
+    }
+
     /// Calls `f` with the rows of the ids at the positions of `part`; `repeat` says that it takes
     /// less time to make them distinct first.
     pub(super) fn with_rows<R>(
@@ -146,7 +152,7 @@ impl<'a> KeyRows<'a> {
     #[inline(always)]
     fn ask_homes<T: Copy + Into<i64>>(&self, ids: &[T]) {
         for &id in ids {
-            prefetch(self.index.home(hash(id.into())));
+            self.index.ask(id.into());
         }
     }
 

@@ -119,7 +119,7 @@ impl Table {
         Ok(stale)
     }
 
-    /// Removes the keys of stale rows, shard by shard of the index.
+    /// Removes the keys of stale rows, part by part of the index.
     fn evict_rows(&self, stale: &[u64], latest: u32) -> Result<u64> {
         let is_stale = |row: u32| {
             let word = stale.get(row as usize / 64);
@@ -135,10 +135,10 @@ impl Table {
             give_way();
             Ok(())
         })?;
-        let shards = self.index().read().shards();
-        for shard in 0..shards {
+        let parts = self.index().read().parts();
+        for part in 0..parts {
             let mut index = self.index().write();
-            index.shrink_shard(shard);
+            index.shrink_part(part);
             RwLockWriteGuard::unlock_fair(index);
             give_way();
         }
@@ -153,9 +153,9 @@ impl Table {
         most: usize,
         f: &mut Visit<'_>,
     ) -> Result<()> {
-        let shards = self.index().read().shards();
+        let parts = self.index().read().parts();
         let mut entries = Vec::new();
-        for shard in 0..shards {
+        for part in 0..parts {
             let mut from = Some(0);
             while let Some(start) = from {
                 entries.clear();
@@ -164,7 +164,7 @@ impl Table {
                         entries.push((key, row));
                     }
                 };
-                from = self.index().read().look(shard, start, LOOK, enter);
+                from = self.index().read().look(part, start, LOOK, enter);
                 give_way();
                 entries.chunks(most).try_for_each(&mut *f)?;
             }

@@ -49,9 +49,9 @@ impl Snapshot<'_> {
         pool: &Pool,
         f: &mut dyn FnMut(&Known) -> Result<()>,
     ) -> Result<()> {
-        let shards: Vec<usize> = (0..self.index.shards()).collect();
+        let parts: Vec<usize> = (0..self.index.parts()).collect();
         let mut lists: Vec<Vec<(i64, Seen)>> = vec![Vec::new(); SHARDS];
-        for group in shards.chunks(SHARDS) {
+        for group in parts.chunks(SHARDS) {
             let mut from: Vec<Option<usize>> = vec![Some(0); group.len()];
             while from.iter().any(Option::is_some) {
                 let work = group.iter().zip(&mut from).zip(&mut lists);
