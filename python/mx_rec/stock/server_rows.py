@@ -107,6 +107,10 @@ class SameNumbers:
         op = tensor.op
         if _is_copy(op):
             return op.inputs[:1]
+        # What reads a variable after a change of it gives another value than what reads it before.
+        if op.control_inputs and any(
+                one.dtype._is_ref_dtype for one in op.inputs):  # pylint: disable=protected-access
+            return ()
         is_told = op.type not in _NOT_COMPUTED and not op.op_def.is_stateful \
             and only_computes(op.type)
         return op.inputs if is_told else ()
