@@ -36,7 +36,7 @@
 | build_tensor_info_internal | signatures of a SavedModel refuse the variable of a table |
 | optimize_for_inference | it refuses tables: it leaves out what would load them |
 | training.optimizer._get_processor | TensorFlow's optimizers update rows of a table's variable |
-| tf.gradients, Optimizer.compute_gradients | training ops made late: tables are variables again |
+| tf.gradients | training ops made late: tables are variables again |
 | Optimizer.apply_gradients | the same: each row gets one update |
 | Optimizer's three makers of slots, get_slot | the same: slots of a table live with its rows |
 | SyncReplicasOptimizer.apply_gradients | gradients of tables are summed over workers |
@@ -64,8 +64,8 @@ from mx_rec.graph.imported import patched_import, patched_new_operations
 from mx_rec.graph.iterators import remembering_elements
 from mx_rec.graph.sessions import (fetching, preparing, preparing_options, preparing_parts,
                                    running_parts, starting_iterators)
-from mx_rec.graph.variables import (patched_compute_gradients, patched_gradients,
-                                    patched_initializer, patched_monitored_session)
+from mx_rec.graph.variables import (patched_gradients, patched_initializer,
+                                    patched_monitored_session)
 from mx_rec.graph.weights import holding, holding_one
 from mx_rec.optimizers.stock import (patched_apply_gradients, patched_get_slot, patched_processor,
                                      patched_slot)
@@ -221,8 +221,6 @@ _PATCHES = (
            patched_sync_apply),
     _Patch("TensorFlow's optimizers on tables", _in(_OPTIMIZER), "_get_processor",
            patched_processor),
-    _Patch("training ops that are made late", _in(_OPTIMIZER + ":Optimizer"), "compute_gradients",
-           patched_compute_gradients),
     _Patch("training ops that are made late", _in(_P + "ops.gradients_impl"), "gradients",
            patched_gradients),
     _Patch("training ops that are made late", _GRADIENTS, "gradients", patched_gradients),

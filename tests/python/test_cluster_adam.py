@@ -15,6 +15,7 @@ from test_cluster_life import wait_for
 from test_cluster_tables import trained
 from mx_rec.stock.analysis import plan_variables
 from mx_rec.stock.convert import saved_places
+from mx_rec.stock.select import convert_graph
 from mx_rec.util.stock_tables import StockTables
 
 # Two variables, of which the second train op leaves one alone. Batches have few ids, so that most parts get no key.
@@ -173,6 +174,34 @@ def test_parts_that_may_be_updated_without_the_others_leave_adam_to_tensorflow(m
         assert [plan.converts for plan in plans] == [form == "together" or lazy_adam] * 2, plans
         if form != "together" and not lazy_adam:
             assert all("not always updated together" in plan.reason for plan in plans), plans
+
+
+@pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
+@pytest.mark.parametrize("form", ["same", "other", "late"])
+def test_parts_that_are_updated_with_other_rates_leave_adam_to_tensorflow(mx, graph, form, use_resource):
+    """The conversion ended with an AssertionError."""
+    v1 = tf.compat.v1
+    mx(stock_tables=".*")
+    cluster = tf.train.ClusterSpec({"ps": ["a:1", "b:1"], "worker": ["c:1"]})
+    with tf.device(v1.train.replica_device_setter(worker_device="/job:worker/task:0", cluster=cluster)):
+        w = v1.get_variable("w", [20, 2], partitioner=v1.fixed_size_partitioner(2), use_resource=use_resource)
+        rate = v1.get_variable("rate", [], use_resource=use_resource)
+        rates = {}
+        for at, one in enumerate(w):
+            with tf.control_dependencies([rate.assign(0.1 + at)] if form == "late" else []):
+                rates[one.op.name] = rate.read_value() * (0.5 + at if form == "other" else 0.5)
+
+        class ByPart(v1.train.AdamOptimizer):
+            def _apply_sparse_shared(self, grad, var, *rest):
+                self._lr_t = rates[var.op.name]
+                return super()._apply_sparse_shared(grad, var, *rest)
+
+        loss = tf.reduce_sum(tf.nn.embedding_lookup(w, tf.constant([1, 15])))
+        ByPart().minimize(loss, var_list=list(w))
+    plans = [plan for plan in convert_graph(graph, True) if plan.name in ("w/part_0", "w/part_1")]
+    assert [plan.converts for plan in plans] == [form == "same"] * 2, plans
+    if form != "same":
+        assert all("is updated with other numbers" in plan.reason for plan in plans), plans
 
 
 # The global step says which batch comes next: a session that recovers runs its last call again, with what was fed.

@@ -101,6 +101,43 @@ def test_modify_graph_converts_outside_of_the_device_function_and_in_a_hook():
         expect_equal(found, alone)
 
 
+RATES = """
+v1 = tf.compat.v1
+from mx_rec.stock.convert import converted
+with tf.device(device):
+    step = v1.train.get_or_create_global_step()
+    ids = v1.placeholder(tf.int64, [None])
+    rate = v1.get_variable("rate", [], initializer=v1.zeros_initializer(), use_resource=os.environ["RESOURCE"] == "1")
+    variables = [v1.get_variable(name, [50, 2], initializer=v1.zeros_initializer()) for name in ("a", "b")]
+    grads = tf.gradients([tf.reduce_sum(tf.nn.embedding_lookup([one], ids)) for one in variables], variables)
+    rates, before = {}, []
+    for name, value in zip("ab", (1.0, 100.0)):
+        with tf.device(rate.device), tf.control_dependencies(before):
+            with tf.control_dependencies([rate.assign(value)]):
+                rates[name] = rate.read_value() * 0.5
+        before = [rates[name]]
+
+    class ByVariable(v1.train.AdagradOptimizer):
+        def _apply_sparse(self, grad, var):
+            self._learning_rate_tensor = rates[var.op.name]
+            return super()._apply_sparse(grad, var)
+
+    train = ByVariable(1.0, initial_accumulator_value=3.0).apply_gradients(zip(grads, variables))
+    every = [tf.nn.embedding_lookup(one, tf.range(50)) for one in variables]
+with v1.train.MonitoredTrainingSession(target, is_chief=is_chief, config=config, log_step_count_steps=None) as sess:
+    sess.run(train, {ids: [3]})
+    print(json.dumps([sorted(one.plan.name for one in converted(sess.graph)), [rows[3].tolist() for rows in sess.run(every)]]))
+"""
+
+
+@pytest.mark.parametrize("resource", ["", "1"])
+def test_a_rate_that_is_read_after_a_change_of_it_is_another_one(resource):
+    """Both variables were updated with the first rate: the reads seemed to be the same number."""
+    for stock, tables_of_it in ("None", []), ("['.*']", ["a", "b"]):
+        with StockJob(RATES, ps=1, STOCK=stock) as job:
+            assert job.run(RESOURCE=resource) == [tables_of_it, [[-0.25, -0.25], [-25.0, -25.0]]]
+
+
 COUNTING = """
 v1 = tf.compat.v1
 from mx_rec.stock.select import convert_graph

@@ -50,10 +50,37 @@ def test_a_second_optimizer_trains_what_the_first_one_did(said, case, resource):
                 yield session.run([model.loss, train], model.feeds(number))[0]
                 yield model.trained(session, [number + 10])
             yield model.all_rows(session)
-            yield [session.run(one) for one in v1.trainable_variables()] if not names else [1.0]
+            yield [session.run(one) for one in v1.trainable_variables()]
             yield session.run(model.step)
 
     both(program, names=names)
+    warned(said)
+
+
+@pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
+def test_a_program_derives_by_all_that_it_trains(said, resource):
+    """What is trained has tables in it, as variables, to count them, read them and derive by them."""
+    def program(is_on):
+        model = Model(resource, "sgd")
+        with support.new_session() as session:
+            session.run(v1.global_variables_initializer())
+            yield model.trained(session, range(3))
+            assert tables(session.graph) == (["items", "users"] if is_on else [])
+            found = v1.trainable_variables()
+            yield [int(np.prod(one.shape.as_list())) for one in found]
+            yield [session.run(one) for one in found]
+            yield session.run([tf.reduce_sum(tf.square(one)) for one in v1.trainable_variables()])
+            gradients = tf.gradients(model.loss * 2.0, found)
+            assert all(one is not None for one in gradients)
+            train = v1.train.GradientDescentOptimizer(0.05).apply_gradients(list(zip(gradients, found)))
+            for number in range(3, 6):
+                session.run(train, model.feeds(number))
+                yield model.trained(session, [number + 10])
+            yield session.run([tf.norm(tf.convert_to_tensor(one)) for one in gradients], model.feeds(9))
+            yield model.all_rows(session)
+            yield [session.run(one) for one in v1.trainable_variables()]
+
+    both(program, names=["items", "users"])
     warned(said)
 
 
@@ -299,7 +326,7 @@ def test_gradients_of_others_leave_tables_alone(said):
         other = v1.get_variable("other", [3], initializer=v1.ones_initializer())
         session.run(v1.global_variables_initializer())
         model.trained(session, range(2))
-        assert v1.trainable_variables() == [model.w, other]
+        assert [one.op.name for one in v1.trainable_variables()] == ["users", "items", "w", "other"]
         second = v1.train.GradientDescentOptimizer(0.1)
         of_others = [second.minimize(tf.reduce_sum(tf.square(other))), second.minimize(model.loss, var_list=[model.w])]
         session.run(of_others + tf.gradients(model.loss, [model.w, model.rows[0]]), model.feeds(3))

@@ -140,7 +140,7 @@ def patched_monitored_session(stock: Callable[..., None]) -> Callable[..., None]
 def patched_initializer(stock: Callable[[], tf.Operation]) -> Callable[[], tf.Operation]:
     """Makes tf.compat.v1.global_variables_initializer, which starts variables that are tables, too.
 
-    They are in no collection any more.
+    They are not in its collection any more.
 
     Args:
         stock: TensorFlow's own.
@@ -158,27 +158,6 @@ def patched_initializer(stock: Callable[[], tf.Operation]) -> Callable[[], tf.Op
         return tf.group(stock(), *starts, name="init") if starts else stock()
 
     return global_variables_initializer
-
-
-def patched_compute_gradients(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes Optimizer.compute_gradients, for which tables are variables again.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
-
-    def compute_gradients(self: Any, loss: Any, var_list: Any = None, *args: Any,
-                          **kwargs: Any) -> Any:
-        if var_list is None and isinstance(loss, tf.Tensor) and not tf.executing_eagerly():
-            # Those that are tables are in no collection.
-            have_gradients(loss, [variable for one in converted(loss.graph) for variable in
-                                  one.objects.get(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES, ())])
-        return stock(self, loss, var_list, *args, **kwargs)
-
-    return compute_gradients
 
 
 def patched_gradients(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -204,5 +183,5 @@ def patched_gradients(stock: Callable[..., Any]) -> Callable[..., Any]:
     return gradients
 
 
-__all__ = ["convert_before_run", "convert_variables", "patched_compute_gradients",
-           "patched_gradients", "patched_initializer", "patched_monitored_session"]
+__all__ = ["convert_before_run", "convert_variables", "patched_gradients", "patched_initializer",
+           "patched_monitored_session"]

@@ -11,6 +11,10 @@ from mx_rec.tensorflow.names import c_api
 # They keep a state and change nothing that is read elsewhere.
 _DRAWS = re.compile(r"Random|(Parameterized)?TruncatedNormal$|Multinomial$|Stateless")
 
+# What they give is not in their inputs alone.
+_NOT_OF_INPUTS_ALONE = frozenset((
+    "PlaceholderWithDefault", "Switch", "Merge", "Enter", "Exit", "NextIteration"))
+
 
 class _Registered:
     """What was found last, and how many modules there were then."""
@@ -54,3 +58,13 @@ def only_computes(op_type: str) -> bool:
             and (not one.is_stateful or _DRAWS.match(one.name)))
     # A reference that is read, not changed.
     return op_type in _registered.pure or op_type in ("Identity", "Switch", "Merge")
+
+
+def gives_the_same(op_type: str) -> bool:
+    """Returns whether ops of a type always give the same for the same inputs.
+
+    Args:
+        op_type: The type.
+    """
+    return only_computes(op_type) and not _DRAWS.match(op_type) \
+        and op_type not in _NOT_OF_INPUTS_ALONE

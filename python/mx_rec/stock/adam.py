@@ -13,10 +13,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock import updates as forms
-from mx_rec.stock.nodes import Nodes, Output
+from mx_rec.stock.nodes import VARIABLES, Nodes, Output
 from mx_rec.stock.values import affine_value, constant_int
 
-_VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 _GATHERS = ("Gather", "GatherV2", "ResourceGather")
 _ADDS = ("ScatterAdd", "ResourceScatterAdd")
 
@@ -416,7 +415,7 @@ class _Match:
         node = self._nodes.by_name[output[0]]
         while node.op in ("Identity", "ReadVariableOp"):
             node = self._nodes.by_name[self._nodes.inputs[node.name][0][0]]
-        if node.op not in _VARIABLES:
+        if node.op not in VARIABLES:
             raise _No
         return str(node.name)
 

@@ -19,7 +19,7 @@ from mx_rec.stock.adam import Refused, adam_steps
 from mx_rec.stock.dense_updates import SAME_AS_SPARSE, NotByRows, Penalty, dense_updates
 from mx_rec.stock.fused import Piece, gradients_of, pieces_of
 from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
-from mx_rec.stock.nodes import Nodes, Output, shape_of
+from mx_rec.stock.nodes import VARIABLES, Nodes, Output, shape_of
 from mx_rec.stock.options import (StockTables, is_chosen, is_unlimited, row_dtype_of,
                                   slot_dtype_of, thresholds_of)
 from mx_rec.stock.parts import (Part, Placement, SavedPlace, are_together, parts_of,
@@ -27,7 +27,6 @@ from mx_rec.stock.parts import (Part, Placement, SavedPlace, are_together, parts
 from mx_rec.stock.uses import SUMMARIES, Stays, Uses, check_reads, is_idle
 from mx_rec.stock.values import Affine, affine_value, describe
 
-VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 # Begins the reason of a variable that another Saver would have made a table.
 HAS_SAVER = "a Saver that cannot be built anew was made for it before"
 _FUSED = " from the lookups' gradients"

@@ -5,6 +5,8 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Se
 
 import tensorflow as tf
 
+VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
+
 # (name of a node, number of its output).
 Output = Tuple[str, int]
 

@@ -8,9 +8,11 @@ it. It has the name that the first part would have by itself.
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
+from mx_rec.edits.wiring import COPIES
 from mx_rec.ops.optimizers import optimizer_named
-from mx_rec.ops.registered import only_computes
-from mx_rec.stock.nodes import Nodes
+from mx_rec.ops.registered import gives_the_same, only_computes
+from mx_rec.stock.nodes import VARIABLES, Nodes, Output
+from mx_rec.stock.updates import Step
 from mx_rec.tensorflow.names import device as device_module
 
 # Jobs whose first task may be the process that makes a table.
@@ -189,9 +191,10 @@ def with_all_parts(plans: Sequence[Any], parts: Dict[str, Optional[Part]],
 
 def with_one_step(nodes: Nodes, plans: Sequence[Any],
                   parts: Dict[str, Optional[Part]]) -> List[Any]:
-    """Lets parts that share a table stay if a run may make a step of Adam with some of them alone.
+    """Lets parts that share a table stay if no one step of Adam is a step of all of them.
 
-    A step of Adam and its like changes all rows of the table.
+    A step of Adam and its like changes all rows of the table: a run may not make one with some
+    parts alone, nor with other numbers for some.
 
     Args:
         nodes: The graph.
@@ -201,18 +204,66 @@ def with_one_step(nodes: Nodes, plans: Sequence[Any],
     Returns:
         The plans.
     """
-    waiting = {plan.name: [_waiting(nodes, step.ops) for step in plan.updates]
-               for plan in plans if plan.kind and optimizer_named(plan.kind).changes_all_rows}
+    by_name = {plan.name: plan for plan in plans
+               if plan.kind and optimizer_named(plan.kind).changes_all_rows}
+    waiting = {name: [_waiting(nodes, step.ops) for step in plan.updates]
+               for name, plan in by_name.items()}
     found = []  # type: List[Any]
     for plan in plans:
-        part = parts.get(plan.name) if plan.name in waiting else None
+        part = parts.get(plan.name) if plan.name in by_name else None
         for name in part.names if part is not None else ():
+            reason = ""
             if waiting.get(name) != waiting[plan.name] or not all(waiting[name]):
+                reason = "its parts are not always updated together"
+            elif not all(_have_same_numbers(nodes, *pair)
+                         for pair in zip(plan.updates, by_name[name].updates)):
+                reason = "its part {} is updated with other numbers".format(name)
+            if reason:
                 plan = plan.staying("its optimizer ({}) changes all rows of a variable in each "
-                                    "step, and its parts are not always updated together".format(
-                                        plan.kind))
+                                    "step, and {}".format(plan.kind, reason))
+                break
         found.append(plan)
     return found
+
+
+def _have_same_numbers(nodes: Nodes, one: Step, other: Step) -> bool:
+    """Whether the numbers of two updates are computed by the same ops of the same variables."""
+    def numbers(step: Step) -> List[Output]:
+        # AdamW reads some behind the first op of its update.
+        return [nodes.inputs[output[0]][0] if output[0] in step.ops else output
+                for _, output in sorted(step.numbers.items())]
+
+    if sorted(one.numbers) != sorted(other.numbers) or one.constants != other.constants:
+        return False
+    waiting, seen = list(zip(numbers(one), numbers(other))), set()  # type: List[Any], Set[Any]
+    while waiting:
+        pair = tuple(_behind_copies(nodes, output) for output in waiting.pop())
+        if pair[0] == pair[1] or pair in seen:
+            continue
+        seen.add(pair)
+        ops = [nodes.by_name[name] for name, _ in pair]
+        inputs = [nodes.inputs[op.name] for op in ops]
+        # What reads a variable after a change of it gives another value than what reads it before.
+        is_late = any(nodes.waits[op.name] and any(
+            nodes.by_name[name].op in VARIABLES for name, _ in sources)
+                      for op, sources in zip(ops, inputs))
+        if ops[0].op != ops[1].op or pair[0][1] != pair[1][1] or is_late \
+                or not gives_the_same(ops[0].op) or _attributes(ops[0]) != _attributes(ops[1]) \
+                or len(inputs[0]) != len(inputs[1]) or not inputs[0] and ops[0].op != "Const":
+            return False
+        waiting.extend(zip(*inputs))
+    return True
+
+
+def _behind_copies(nodes: Nodes, output: Output) -> Output:
+    """Returns the tensor of which another is a copy that waits for nothing."""
+    while nodes.by_name[output[0]].op in COPIES and not nodes.waits[output[0]]:
+        output = nodes.inputs[output[0]][0]
+    return output
+
+
+def _attributes(node: Any) -> Dict[str, Any]:
+    return {name: value for name, value in node.attr.items() if not name.startswith("_")}
 
 
 def _waiting(nodes: Nodes, ops: Sequence[str]) -> Set[str]:

@@ -18,11 +18,11 @@ from mx_rec.cluster.updates import Rows as Gradients
 from mx_rec.cluster.updates import push
 from mx_rec.core.table import Table
 from mx_rec.edits.upstream import downstream, upstream
-from mx_rec.edits.wiring import (depends, in_its_place, in_place_of, on_device, replace_change,
-                                 waits_between)
+from mx_rec.edits.wiring import (COPIES, depends, in_its_place, in_place_of, on_device,
+                                 replace_change, waits_between)
 from mx_rec.ops import library
 from mx_rec.ops.optimizers import optimizer_named
-from mx_rec.ops.registered import only_computes
+from mx_rec.ops.registered import gives_the_same
 from mx_rec.stock import updates as forms
 from mx_rec.stock.analysis import StockVariable
 from mx_rec.stock.fused import Piece
@@ -74,10 +74,6 @@ class ServerRows(Rows):
         return rows
 
 
-# What they give is not in their inputs alone.
-_NOT_COMPUTED = ("PlaceholderWithDefault", "Switch", "Merge", "Enter", "Exit", "NextIteration")
-
-
 class SameNumbers:
     """Tells which tensors of a graph are the same number.
 
@@ -107,9 +103,11 @@ class SameNumbers:
         op = tensor.op
         if _is_copy(op):
             return op.inputs[:1]
-        is_told = op.type not in _NOT_COMPUTED and not op.op_def.is_stateful \
-            and only_computes(op.type)
-        return op.inputs if is_told else ()
+        # What reads a variable after a change of it gives another value than what reads it before.
+        if op.control_inputs and any(
+                one.dtype._is_ref_dtype for one in op.inputs):  # pylint: disable=protected-access
+            return ()
+        return op.inputs if gives_the_same(op.type) else ()
 
     def _key(self, tensor: tf.Tensor) -> int:
         op, sources = tensor.op, [self._keys[one.name] for one in self._sources(tensor)]
@@ -124,7 +122,7 @@ class SameNumbers:
 
 
 def _is_copy(op: tf.Operation) -> bool:
-    return op.type in ("Identity", "ReadVariableOp") and not op.control_inputs
+    return op.type in COPIES and not op.control_inputs
 
 
 class _Update(NamedTuple):
