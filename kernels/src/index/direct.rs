@@ -7,6 +7,9 @@ use crate::mem::{prefetch, Pages, NONE};
 use crate::Result;
 use std::ops::Range;
 
+// A key that is cast to a place is the same number, or no place.
+const _: () = assert!(usize::BITS == i64::BITS);
+
 /// An array is worth having for at least so many keys, as a power of two.
 const LEAST_BITS: usize = 6;
 
