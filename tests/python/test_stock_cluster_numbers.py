@@ -101,6 +101,57 @@ def test_modify_graph_converts_outside_of_the_device_function_and_in_a_hook():
         expect_equal(found, alone)
 
 
+@pytest.mark.parametrize("optimizer, pushes", [("adam", 2), ("adagrad", 4)])
+def test_without_the_graph_pass_variables_have_pushes_of_their_own_and_the_same_bits(optimizer, pushes):
+    """A push of Adam is a step of all rows of a table: parts of a variable are pushed together in any case."""
+    found = []
+    for passes in ("True", "False"):
+        with StockJob(ps=2) as job:
+            job.task = job.task.replace("init(stock_tables", "init(graph_pass=%s, stock_tables" % passes)
+            found.append(job.run(OPTIMIZER=optimizer, PARTS="3", CONSTANT="1", LAST="12"))
+    shared, apart = found
+    assert tables(shared) == tables(apart) == ["deep/users"] + ["items/part_%d" % part for part in range(3)]
+    assert (shared["ops"]["MxRecPush"], apart["ops"]["MxRecPush"]) == (2, 2 * pushes)
+    assert (shared["losses"], shared["rows"]) == (apart["losses"], apart["rows"])
+
+
+ALONE = """
+v1 = tf.compat.v1
+with tf.device(device):
+    step = v1.train.get_or_create_global_step()
+    ids = v1.placeholder(tf.int64, [None])
+    variables = [v1.get_variable(name, [50, 2], initializer=v1.zeros_initializer()) for name in ("a", "b")]
+    grads = tf.gradients([tf.reduce_sum(tf.nn.embedding_lookup([one], ids)) for one in variables], variables)
+    train = v1.train.GradientDescentOptimizer(1.0).apply_gradients(zip(grads, variables))
+    every = [tf.nn.embedding_lookup(one, tf.range(50)) for one in variables]
+with v1.Session(target, config=config) as sess:
+    sess.run(v1.global_variables_initializer())
+    seen = []
+    for fetched in ("train", "of_a", "both", "train"):
+        if seen:
+            of_a = next(op for op in sess.graph.get_operations() if "_mx_rec_update_of" in op.node_def.attr
+                        and op.get_attr("_mx_rec_update_of") == b"a")
+        sess.run({"train": train, "of_a": of_a, "both": [train, of_a]}[fetched] if seen else train, {ids: [3]})
+        seen.append([float(rows[3][0]) for rows in sess.run(every)])
+    print(json.dumps([seen, ops_of_type(sess.graph, train, "MxRecPush")]))
+"""
+
+
+def test_a_run_of_the_update_of_one_variable_leaves_those_alone_that_share_its_push():
+    counts = """
+def ops_of_type(graph, fetched, kind):
+    found, todo = set(), [fetched]
+    while todo:
+        op = todo.pop()
+        if op not in found:
+            found.add(op)
+            todo += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+    return sum(op.type == kind for op in found)
+"""
+    with StockJob(counts + ALONE, ps=2) as job:
+        assert job.run() == [[[-1, -1], [-2, -1], [-3, -2], [-4, -3]], 2]
+
+
 RATES = """
 v1 = tf.compat.v1
 from mx_rec.stock.convert import converted

@@ -12,7 +12,6 @@ from mx_rec.graph import modify_graph_and_start_emb_cache
 from mx_rec.ops.optimizers import gradients_of
 from test_fused_updates import needed
 from mx_rec.stock.convert import converted
-from mx_rec.stock.server_rows import SameNumbers
 from mx_rec.stock.select import convert_graph
 
 
@@ -517,26 +516,3 @@ def test_a_feed_of_any_tensor_of_a_step_is_heeded_or_refused(v1, how, use_resour
         if not np.allclose(ours, theirs, rtol=1e-5, atol=1e-6):
             told[name] = np.abs(ours - theirs).max()
     assert not told and len(heeded) > 8 and (refused or how == "clipped"), (told, refused)
-
-
-@pytest.mark.long
-def test_numbers_are_the_same_where_the_same_ops_compute_them_however_deep_the_way(graph):
-    """A rate of a loss was followed by recursion, along every way there is: a deep network had no end."""
-    v1 = tf.compat.v1
-
-    def rate(start, last):
-        number = start
-        for _ in range(2000):
-            number = number + number
-        return number * last
-
-    variable, fed = v1.get_variable("v", []), v1.placeholder(tf.float32, [])
-    same = SameNumbers()
-    assert same.key(rate(fed, 2.0)) == same.key(rate(fed, 2.0)) != same.key(rate(fed, 3.0))
-    assert same.key(rate(variable.read_value(), 2.0)) == same.key(rate(tf.identity(variable), 2.0))
-    with tf.control_dependencies([variable.assign(1.0)]):
-        later = variable.read_value()
-    assert same.key(later) != same.key(variable.read_value())
-    assert same.key(tf.random.uniform([])) != same.key(tf.random.uniform([]))
-    other = v1.placeholder_with_default(tf.constant(1.0), [])
-    assert same.key(other) != same.key(v1.placeholder_with_default(tf.constant(1.0), []))

@@ -44,9 +44,10 @@ def pulls_of(split: tf.Operation) -> Optional[List[tf.Operation]]:
 
 
 def pushes_of(split: tf.Operation) -> List[List[tf.Operation]]:
-    """Returns the updates that take its requests, for each parameter server."""
+    """Returns the updates that take its requests and run, for each parameter server."""
+    # pylint: disable=protected-access
     return [list(OrderedDict.fromkeys(op for op in request.consumers()
-                                      if op.type == _PUSH))
+                                      if op.type == _PUSH and op._control_outputs))
             for request in requests_of(split)]
 
 

@@ -7,7 +7,7 @@ The rule tf_ops/src/graph/requests.rs says which ones.
 """
 
 from collections import OrderedDict
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
@@ -19,6 +19,7 @@ from mx_rec.cluster.tables import encode
 from mx_rec.edits.replacing import in_place_of, replace_each, replace_reads
 from mx_rec.ops import library
 from mx_rec.ops.lookups import mark_movable, may_move
+from mx_rec.ops.optimizers import PUSH
 
 
 def share_requests(graph: tf.Graph, names: Sequence[str]) -> None:
@@ -66,7 +67,8 @@ def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Te
             what hands them on.
 
     Returns:
-        The pull from each parameter server and the op that spreads the rows, as they are now.
+        The pull from each parameter server and the op that spreads the rows, as they are now;
+        none of them for gradients of what was not looked up.
     """
     for split in splits:
         mark_movable(split, False)
@@ -77,26 +79,27 @@ def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Te
     count = sum(split.get_attr("N") for split in splits)
     requests = _new_requests(graph, splits[0], values[3 * count], values[3 * count + 1])
     stitches = [stitch_of(split) for split in splits]
-    row_dtypes = sum((row_dtypes_of(stitch) for stitch in stitches), [])
-    row_dtypes = row_dtypes if any(row_dtypes) else []
     pulls = [pulls_of(split) for split in splits]
     pushes = [pushes_of(split) for split in splits]
     old = [requests_of(split) for split in splits]
-    configs = [sum((configs_of(one[server].inputs[0]) for one in pulls), [])
-               for server in range(len(requests))]
+    # Gradients of what was not looked up are pushed alone.
+    is_pulled = stitches[0] is not None
+    row_dtypes = sum((row_dtypes_of(stitch) for stitch in stitches if is_pulled), [])
+    row_dtypes = row_dtypes if any(row_dtypes) else []
     pulled = []  # type: List[tf.Operation]
-    for server, request in enumerate(requests):
+    for server, request in enumerate(requests if is_pulled else []):
         first = pulls[0][server]
+        configs = sum((configs_of(one[server].inputs[0]) for one in pulls), [])
         with in_place_of(graph, first):
             pulled.append(library().mx_rec_pull(
-                tf.constant(encode(configs[server]), name="configs"), request, name="pull", **{
+                tf.constant(encode(configs), name="configs"), request, name="pull", **{
                     name: first.get_attr(name)
                     for name in ("part", "parts", "count", "create")},
                 packed=int(bool(row_dtypes))).rows.op)
-    joined = _Joined(requests, configs, [pull.outputs[BIRTHS] for pull in pulled])
     for server, group in enumerate(zip(*pushes)):
         for push in OrderedDict.fromkeys(one for several in group for one in several):
-            _push_together(graph, push, [one[server] for one in old], joined, server)
+            _push_together(graph, push, [one[server] for one in old], requests[server],
+                           pulled[server].outputs[BIRTHS] if is_pulled else None)
     start = 0
     for split in splits:
         own = split.get_attr("N")
@@ -105,6 +108,8 @@ def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Te
                 replace_reads([split.outputs[place * own + at]],
                               [values[place * count + start + at]])
         start += own
+    if not is_pulled:
+        return [], None
     rows = [pull.outputs[ROWS] for pull in pulled]
     with in_place_of(graph, stitches[0]):
         lists = [[], [], [], []]  # type: List[List[tf.Tensor]]
@@ -153,12 +158,14 @@ def _keep_by_name(graph: tf.Graph, stitch: tf.Operation, found: Sequence[tf.Tens
         stitch._update_input(position, tensor)  # pylint: disable=protected-access
 
 
-class _Joined(NamedTuple):
-    """The requests of lookups that were joined, and of each the configurations and births."""
+class _Pushed(NamedTuple):
+    """What an update takes for one request: constant configurations, births and gradients."""
 
-    requests: List[tf.Tensor]
-    configs: List[List[Any]]
-    births: List[tf.Tensor]
+    config: tf.Tensor
+    request: tf.Tensor
+    births: tf.Tensor
+    grads: List[tf.Tensor]
+    counts: List[tf.Tensor]
 
 
 def _new_requests(graph: tf.Graph, split: tf.Operation, requests: tf.Tensor,
@@ -169,42 +176,83 @@ def _new_requests(graph: tf.Graph, split: tf.Operation, requests: tf.Tensor,
                               split.get_attr("parts") // split.get_attr("together"))
 
 
-def _push_together(graph: tf.Graph, push: tf.Operation, old: List[tf.Tensor], joined: _Joined,
-                   server: int) -> None:
-    """Makes an update take one request instead of several."""
-    several = push.get_attr("N")
-    inputs = list(push.inputs)
-    configs, requests, births = (inputs[start:start + several]
-                                 for start in (0, several, 2 * several))
-    places = [at for value in old for at, request in enumerate(requests) if request is value]
-    others = [at for at in range(several) if at not in places]
-    pack = inputs[3 * several].op
-    # The gradients of each request.
-    grads, counts = [], []  # type: List[List[tf.Tensor]], List[List[tf.Tensor]]
-    start, members = 0, pack.get_attr("N")
-    for config in configs:
-        end = start + len(configs_of(config))
-        grads.append(list(pack.inputs)[start:end])
-        counts.append(list(pack.inputs)[members + start:members + end])
-        start = end
-    # Where the first of them was.
-    before = [at for at in others if at < places[0]]
-    order = before + places + others[len(before):]
-    with in_place_of(graph, pack):
-        packed = library().mx_rec_pack_gradients(
-            sum((grads[at] for at in order), []), sum((counts[at] for at in order), []),
-            part=pack.get_attr("part"), count=pack.get_attr("count"), name="pack")
+def join_pushes(graph: tf.Graph, pushes: Sequence[tf.Operation]) -> tf.Operation:
+    """Adds the op that updates what several do on one parameter server; nothing waits for it.
+
+    Args:
+        graph: A graph; no session has run these updates.
+        pushes: The updates, of one optimizer with the same numbers.
+
+    Returns:
+        The op.
+    """
+    return _push(graph, pushes, sum((_pushed_by(push) for push in pushes), []))
+
+
+def gradients_by(update: tf.Operation) -> int:
+    """Returns how many gradients an update applies, of this process or of a parameter server."""
+    return int((_pack_of(update) if update.type == PUSH else update).get_attr("N"))
+
+
+def _push_together(graph: tf.Graph, push: tf.Operation, old: List[tf.Tensor], request: tf.Tensor,
+                   births: Optional[tf.Tensor]) -> None:
+    """Makes an update take one request instead of several; None: the births stay those it has."""
+    several = _pushed_by(push)
+    places = [at for value in old for at, one in enumerate(several) if one.request is value]
+    if len(places) < len(old):
+        raise ValueError("the update {!r} takes {} of the requests {}".format(
+            push.name, len(places), [value.name for value in old]))
+    joined = [several[at] for at in places]
     with in_place_of(graph, push):
-        config = tf.constant(encode(joined.configs[server]), name="configs")
-        attributes = {name: value for name, value in push.node_def.attr.items()
-                      if not name.startswith("_")}
-        attributes["N"] = attr_value_pb2.AttrValue(i=1 + len(others))
-        first, last = others[:len(before)], others[len(before):]
-        made = graph.create_op(
-            push.type, [tensor for all_of, one in (
-                (configs, config), (requests, joined.requests[server]),
-                (births, joined.births[server]))
-                for tensor in [all_of[at] for at in first] + [one] + [all_of[at] for at in last]]
-            + [packed] + inputs[3 * several + 1:],
+        config = tf.constant(encode(sum((configs_of(one.config) for one in joined), [])),
+                             name="configs")
+    members = [one for at, one in enumerate(several) if at not in places]
+    # Where the first of them was.
+    members.insert(sum(at not in places for at in range(places[0])), _Pushed(
+        config, request, joined[0].births if births is None else births,
+        sum((one.grads for one in joined), []), sum((one.counts for one in joined), [])))
+    replace_each(push, _push(graph, [push], members).outputs)
+
+
+def _pushed_by(push: tf.Operation) -> List[_Pushed]:
+    """Returns what an update takes, for each of its requests."""
+    several, pack = push.get_attr("N"), _pack_of(push)
+    grads, counts = list(pack.inputs)[:pack.get_attr("N")], list(pack.inputs)[pack.get_attr("N"):]
+    found, start = [], 0  # type: List[_Pushed], int
+    for at in range(several):
+        config, request, births = (push.inputs[place * several + at] for place in range(3))
+        end = start + len(configs_of(config))
+        found.append(_Pushed(config, request, births, grads[start:end], counts[start:end]))
+        start = end
+    return found
+
+
+def _pack_of(push: tf.Operation) -> tf.Operation:
+    """Returns the op that puts the gradients of an update together."""
+    return push.inputs[3 * push.get_attr("N")].op
+
+
+def _push(graph: tf.Graph, pushes: Sequence[tf.Operation],
+          members: Sequence[_Pushed]) -> tf.Operation:
+    """Adds an update in the place of others, and waits for what these wait for."""
+    first, packs = pushes[0], [_pack_of(push) for push in pushes]
+    # Constants of configurations that are put together wait for nothing any more.
+    waiting = packs + [one.config.op for push in pushes for one in _pushed_by(push)]
+    with in_place_of(graph, packs[0]), _waiting_also(packs[0], waiting):
+        packed = library().mx_rec_pack_gradients(
+            sum((one.grads for one in members), []), sum((one.counts for one in members), []),
+            part=packs[0].get_attr("part"), count=packs[0].get_attr("count"), name="pack")
+    attributes = {name: value for name, value in first.node_def.attr.items()
+                  if not name.startswith("_")}
+    attributes["N"] = attr_value_pb2.AttrValue(i=len(members))
+    with in_place_of(graph, first), _waiting_also(first, pushes):
+        return graph.create_op(
+            first.type, [one.config for one in members] + [one.request for one in members]
+            + [one.births for one in members] + [packed] + [first.inputs[-1]],
             dtypes=[tf.int64], name="push", attrs=attributes)
-    replace_each(push, made.outputs)
+
+
+def _waiting_also(first: tf.Operation, others: Sequence[tf.Operation]) -> Any:
+    """A context in which ops wait for what others wait for and the first does not."""
+    waits = OrderedDict.fromkeys(wait for op in others for wait in op.control_inputs)
+    return tf.control_dependencies([wait for wait in waits if wait not in first.control_inputs])

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from mx_rec.base.log import logger
 from mx_rec.cluster.around import SPLIT_OP
-from mx_rec.cluster.together import share_requests
+from mx_rec.cluster.together import gradients_by, share_requests
 from mx_rec.edits.replacing import FUSED_ATTRIBUTE, mark_positions
 from mx_rec.graph.concats import fuse_concats
 from mx_rec.graph.needs import Needs, needed_by
@@ -17,7 +17,7 @@ from mx_rec.graph.sums import fuse_sums
 from mx_rec.graph.together import Together, take_apart
 from mx_rec.graph.updates import Updating
 from mx_rec.ops.lookups import FIND, ID_OFFSET, READ, SPARSE_BAGS
-from mx_rec.ops.optimizers import UPDATE
+from mx_rec.ops.optimizers import PUSH, UPDATE
 from mx_rec.ops.shapes import lists_of
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
@@ -25,7 +25,7 @@ from mx_rec.state.table_variable import TABLE_OP, described_name
 from mx_rec.stock.undo import undone_by_error
 from mx_rec.tensorflow.graph_def import serialized
 
-_PASSED = (ID_OFFSET, FIND, READ, SPARSE_BAGS, UPDATE)
+_PASSED = (ID_OFFSET, FIND, READ, SPARSE_BAGS, UPDATE, PUSH)
 
 # What an op does for several lookups, by its type.
 _DOES = {ID_OFFSET: "finds the rows of", FIND: "reads for", READ: "reads for",
@@ -67,16 +67,22 @@ class Fusing:
             mark_positions(graph.get_operation_by_name(name), FUSED_ATTRIBUTE, [0])
         self._together = Together(graph, plan.together)
         self._updating = Updating(graph, plan.updates)
+        self._updates = []  # type: List[Tuple[tf.Operation, List[tf.Operation]]]
+
+    def join_pushes(self) -> None:
+        """Joins updates on parameter servers, which requests that lookups share are pushed by."""
+        self.rules = ("updates", "together", "requests")
+        self._updates += self._updating.join_pushes()
 
     def apply(self) -> None:
-        """Changes the graph."""
+        """Changes the graph, once pushes are joined."""
         self.rules = ("sums",)
         pooled = fuse_sums(self._graph, self._plan.sums, self._together.groups)
         self.rules = ("concats",)
         fuse_concats(self._graph, self._plan.concats)
         # What lookups share counts updates that share an op as one.
         self.rules = ("updates", "together")
-        updates = self._updating.fuse(self._first)
+        updates = self._updates + self._updating.fuse(self._first)
         self.rules = ("together",)
         joined = self._together.join(pooled)
         if graph_state(self._graph).needs is not None:
@@ -94,7 +100,7 @@ class Fusing:
                         len(concat.parts), "is fused" if concat.fuses else "stays", concat.reason)
         for made, _ in updates:
             logger.info("graph pass: the op %s applies %d gradients.", made.name,
-                        made.get_attr("N"))
+                        gradients_by(made))
         for made in joined:
             logger.info("graph pass: one op %s %d lookups%s", _DOES[made.type], made.get_attr("N"),
                         _of_tables(made))
@@ -180,6 +186,7 @@ def _apply(graph: tf.Graph, plan: Plan, before: bytes, first: int) -> None:
         try:
             with undone_by_error(graph, before):
                 fusing = Fusing(graph, plan, before, first)
+                fusing.join_pushes()
                 fusing.apply()
             return
         except Exception as error:  # pylint: disable=broad-except
@@ -205,8 +212,10 @@ def _of_newer(graph: tf.Graph, plan: Plan, first: int, seen: int) -> Plan:
 
     together = [Record(one, nodes=[name for name in one.nodes if is_newer(name)])
                 for one in plan.together]
-    updates = [Record(one, updates=[part for part in one.updates if is_newer(part.node)])
-               for one in plan.updates]
+    # Pushes of an earlier pass may be joined with others: requests follow them.
+    pushes = {op.name for op in graph.get_operations() if op.type == PUSH}
+    updates = [Record(one, updates=[part for part in one.updates if is_newer(
+        part.node, seen if part.node in pushes else first)]) for one in plan.updates]
     return plan._replace(
         sums=[one for one in plan.sums if is_newer(one.lookup)],
         concats=[one for one in plan.concats if all(is_newer(part.lookup) for part in one.parts)],

@@ -118,6 +118,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
             logger.info("the lookup %s of the table %r stays in the step: %s", lookup.node,
                         lookup.table, lookup.reason)
     fusing = Fusing(graph, plan, before)
+    fusing.join_pushes()
     by_mode = {True: [], False: []}  # type: Dict[bool, List[Any]]
     for number, iterator in enumerate(plan.iterators):
         lookups = [plan.lookups[position] for position in iterator.lookups]

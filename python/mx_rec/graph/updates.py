@@ -1,13 +1,16 @@
 """Updates of tables: they sum gradients of ids themselves, and those of many tables share an op."""
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from collections import OrderedDict
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
+from mx_rec.cluster.together import join_pushes
 from mx_rec.edits.replacing import FUSED_NAME, forbid_feeding, replace_waiting
 from mx_rec.edits.wiring import in_place_of
 from mx_rec.graph.plan import Record
-from mx_rec.ops.optimizers import Gradients, OptimizerStep, gradients_of, optimizer_of, update
+from mx_rec.ops.optimizers import (PUSH, Gradients, OptimizerStep, gradients_of, optimizer_of,
+                                   update)
 
 
 class _Part(NamedTuple):
@@ -40,6 +43,37 @@ class Updating:
                        for group in self._groups for one in group for name in one.waits}
         self._instead = {}  # type: Dict[tf.Operation, tf.Operation]
 
+    def join_pushes(self) -> List[Tuple[tf.Operation, List[tf.Operation]]]:
+        """Puts ops in the places of updates on parameter servers, one for all that share it.
+
+        Returns:
+            As `fuse`.
+        """
+        made = []  # type: List[Tuple[tf.Operation, List[tf.Operation]]]
+        for ops, ends in map(self._ops_of, self._groups):
+            if ops[0].type == PUSH:
+                joined = join_pushes(self._graph, ops)
+                for op in ops:
+                    replace_waiting(op, [joined])
+                made.append((joined, ops + ends))
+        joined_ones = {joined for joined, _ in made}
+        ends = {}  # type: Dict[Any, tf.Operation]
+        for op in OrderedDict.fromkeys(op for _, replaced in made for op in replaced):
+            # A run that wants one of these wants it without the other updates.
+            if op._control_outputs:  # pylint: disable=protected-access
+                # Those that wait for the same pushes are one, and others stay where they are.
+                pushes = frozenset(joined_ones.intersection(op.control_inputs))
+                if (pushes or op) not in ends:
+                    with in_place_of(op, scope=op.name, device=op.device):
+                        ends[pushes or op] = tf.no_op(name=FUSED_NAME)
+                replace_waiting(op, [ends[pushes or op]])
+        return made
+
+    def _ops_of(self, group: Sequence[Record]) -> Tuple[List[tf.Operation], List[tf.Operation]]:
+        """Returns the updates of a group, and what runs may want without the others."""
+        return ([self._graph.get_operation_by_name(one.node) for one in group],
+                [self._graph.get_operation_by_name(name) for one in group for name in one.ends])
+
     def fuse(self, first: int) -> List[Tuple[tf.Operation, List[tf.Operation]]]:
         """Puts ops that sum gradients of ids, for many tables, in the places of updates.
 
@@ -53,9 +87,9 @@ class Updating:
         """
         made = []  # type: List[Tuple[tf.Operation, List[tf.Operation]]]
         for group in self._groups:
-            ops = [self._graph.get_operation_by_name(one.node) for one in group]
-            ends = [self._graph.get_operation_by_name(name) for one in group for name in one.ends]
-            made.append((self._fused(group, ops), ops + ends))
+            ops, ends = self._ops_of(group)
+            if ops[0].type != PUSH:
+                made.append((self._fused(group, ops), ops + ends))
         for tensor in self._left_out.values():
             if tensor.op._id > first:  # pylint: disable=protected-access
                 forbid_feeding(tensor.op, [tensor.value_index])

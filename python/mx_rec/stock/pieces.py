@@ -1,7 +1,7 @@
 """Lookups and updates that need no tensor of rows: in plain form, which the graph pass joins."""
 
 from collections import OrderedDict
-from typing import Any, Dict, FrozenSet, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
 import tensorflow as tf
 
@@ -97,21 +97,6 @@ def gates_of(ops: Sequence[tf.Operation]) -> List[tf.Operation]:
     own = set(ops)
     return [other for other in _waiting(ops) if len(ops) > 1 and other.type == "NoOp"
             and all(one in own or only_computes(one.type) for one in other.control_inputs)]
-
-
-def waiting_of(ops: Sequence[tf.Operation]) -> FrozenSet[str]:
-    """Returns the names of the ops that wait for an update.
-
-    Args:
-        ops: The ops of the update.
-    """
-    own = gates_of(ops)
-    if len(ops) > 1:
-        # Of the ops of Adam, some read a variable for nothing.
-        own += [other for other in _waiting(ops)
-                if other.type == "ReadVariableOp" and not other.outputs[0].consumers()]
-    waiting = _waiting(list(ops) + own)
-    return frozenset(op.name for op in waiting if op not in ops and op not in own)
 
 
 def _waiting(ops: Sequence[tf.Operation]) -> List[tf.Operation]:
@@ -247,4 +232,4 @@ def _bags(lookup: _Lookup, fills: bool) -> _Bags:
     return _Bags(made.bag_ids[0], made.ends[0], made.divisors[0])
 
 
-__all__ = ["fuse", "waiting_of"]
+__all__ = ["fuse", "gates_of"]

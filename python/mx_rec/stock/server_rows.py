@@ -1,32 +1,34 @@
 """Puts ops of a table on parameter servers in the place of the ops of one variable.
 
     gather --> ids checked --> MxRecDistinctSplit --> MxRecPull on each server --> MxRecStitch
-    gradients of rows --> MxRecReduce, by the lookup's keys --> one MxRecPush on each
-    server for all updates by one optimizer; other updates have a MxRecDistinctSplit of their own
+    gradients of rows --> MxRecReduce, by the lookup's keys --> MxRecPush on each server; other
+    gradients have a MxRecDistinctSplit of their own
+
+The graph pass joins the pulls, and the pushes by one optimizer, of all variables.
 
 What TensorFlow has between them stays. Lookups make no rows: keys without one read as what theirs
 would start with. Updates make them.
 """
 
 from collections import OrderedDict
-from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 
 from mx_rec.cluster.lookups import Found, look_up
 from mx_rec.cluster.updates import Rows as Gradients
 from mx_rec.cluster.updates import push
 from mx_rec.core.table import Table
 from mx_rec.edits.upstream import downstream, upstream
-from mx_rec.edits.wiring import (COPIES, depends, in_its_place, in_place_of, on_device,
-                                 replace_change, waits_between)
+from mx_rec.edits.wiring import (in_its_place, in_place_of, on_device, replace_change,
+                                 waits_between)
 from mx_rec.ops import library
 from mx_rec.ops.optimizers import optimizer_named
-from mx_rec.ops.registered import gives_the_same
 from mx_rec.stock import updates as forms
 from mx_rec.stock.analysis import StockVariable
 from mx_rec.stock.fused import Piece
-from mx_rec.stock.pieces import waiting_of
+from mx_rec.stock.pieces import gates_of
 from mx_rec.stock.rows import Rows, optimizer_step
 from mx_rec.stock.servers import Servers
 from mx_rec.tensorflow.names import device as device_module
@@ -74,55 +76,10 @@ class ServerRows(Rows):
         return rows
 
 
-class SameNumbers:
-    """Tells which tensors of a graph are the same number.
-
-    Optimizers make some of their numbers once for each variable, or for each device: of the same
-    variables and constants by the same ops.
-    """
-
-    def __init__(self) -> None:
-        self._known = {}  # type: Dict[Any, int]
-        self._keys = {}  # type: Dict[str, int]
-
-    def key(self, tensor: tf.Tensor) -> int:
-        """Returns the same for tensors that are the same number."""
-        # A rate may be computed from a loss: the way there is long, and has many crossings.
-        waiting = [tensor]
-        while waiting:
-            one = waiting[-1]
-            needs = [source for source in self._sources(one) if source.name not in self._keys]
-            if needs:
-                waiting.extend(needs)
-            else:
-                self._keys[one.name] = self._key(waiting.pop())
-        return self._keys[tensor.name]
-
-    def _sources(self, tensor: tf.Tensor) -> Sequence[tf.Tensor]:
-        """Returns what a number is computed from; nothing if that does not tell what it is."""
-        op = tensor.op
-        if _is_copy(op):
-            return op.inputs[:1]
-        # What reads a variable after a change of it gives another value than what reads it before.
-        if op.control_inputs and any(
-                one.dtype._is_ref_dtype for one in op.inputs):  # pylint: disable=protected-access
-            return ()
-        return op.inputs if gives_the_same(op.type) else ()
-
-    def _key(self, tensor: tf.Tensor) -> int:
-        op, sources = tensor.op, [self._keys[one.name] for one in self._sources(tensor)]
-        if _is_copy(op):
-            return sources[0]
-        what = tensor.name  # type: Any
-        if sources or op.type == "Const":
-            attributes = sorted((name, value.SerializeToString()) for name, value in
-                                op.node_def.attr.items() if not name.startswith("_"))
-            what = (op.type, tensor.value_index, tuple(attributes), tuple(sources))
-        return self._known.setdefault(what, len(self._known))
-
-
-def _is_copy(op: tf.Operation) -> bool:
-    return op.type in COPIES and not op.control_inputs
+# The attribute of ops that do nothing but wait for the updates of a variable on all parameter
+# servers: the name of the variable. The rule of the graph pass that joins updates reads it
+# (tf_ops/src/graph/updates.rs).
+_UPDATE_OF = "_mx_rec_update_of"
 
 
 class _Update(NamedTuple):
@@ -152,26 +109,6 @@ class _Update(NamedTuple):
         """Returns the ops that are replaced."""
         return [self.rows.op(name) for name in self.step.ops]
 
-    def inputs(self) -> List[tf.Tensor]:
-        """Returns what it takes."""
-        step = self.step
-        return [self.rows.tensor(one) for one in step.last] \
-            + list(self.rows.numbers(step).values())
-
-    def form(self, same: SameNumbers) -> Tuple[Any, ...]:
-        """Updates of the same form can be one op."""
-        step, numbers = self.step, self.rows.numbers(self.step)
-        names = sorted((name, same.key(number)) for name, number in numbers.items())
-        # Only what runs all of them may run them as one, and two updates of a variable are no sum.
-        return (step.kind, step.nesterov, tuple(names), tuple(self.rows.initial()), self.at,
-                self._waiting() or step.ops)
-
-    def _waiting(self) -> FrozenSet[str]:
-        """Names of the ops that wait for the update."""
-        graph = self.rows.graph
-        return frozenset(_group_of(graph.get_operation_by_name(name)).name
-                         for name in waiting_of(self.ops()))
-
 
 def look_up_together(variables: Sequence[ServerRows]) -> None:
     """Replaces the gathers of variables.
@@ -183,16 +120,6 @@ def look_up_together(variables: Sequence[ServerRows]) -> None:
         # Later ones are replaced in the order of the graph, as they may need earlier ones.
         for lookup in rows.plan.lookups:
             rows.look_up(rows.op(lookup.node), lookup.trains)
-
-
-def _group_of(op: tf.Operation) -> tf.Operation:
-    """Returns the op that tf.group has made, for its ops of one device each, others as they are."""
-    waiting = op._control_outputs  # pylint: disable=protected-access
-    whole, _, name = op.name.rpartition("/")
-    if op.type == "NoOp" and name.startswith("NoOp") and len(waiting) == 1 \
-            and waiting[0].type == "NoOp" and waiting[0].name == whole:
-        return waiting[0]
-    return op
 
 
 def update_together(graph: tf.Graph, variables: Sequence[ServerRows]) -> None:
@@ -214,53 +141,34 @@ def update_together(graph: tf.Graph, variables: Sequence[ServerRows]) -> None:
                           for tensor in rows.found[piece.gather].keys]
                 waits += waits_between([rows.tensor(one) for one in step.last], first)
             updates.append(_Update(rows, at, waits))
-    for group in _grouped(updates):
+    together = OrderedDict()  # type: Dict[Tuple[str, int], List[_Update]]
+    for one in updates:
+        # A push that changes all rows is a step of a table: one of all parts of a variable, whose
+        # numbers are the same (stock.parts.with_one_step).
+        is_whole = optimizer_named(one.step.kind).changes_all_rows
+        name = one.rows.table.table_name if is_whole else one.rows.plan.name
+        together.setdefault((name, one.at), []).append(one)
+    for group in together.values():
         _replace(graph, group)
 
 
-def _grouped(updates: Sequence[_Update]) -> Iterable[List[_Update]]:
-    """Yields the updates that one op can stand for together.
-
-    Of updates of which one depends on another each is alone, and so is one inside of a branch.
-    """
-    same = SameNumbers()
-    together = OrderedDict()  # type: Dict[Any, List[_Update]]
-    for at, update in enumerate(updates):
-        # pylint: disable=protected-access
-        inside = any(op._get_control_flow_context() is not None for op in update.ops())
-        together.setdefault(at if inside else update.form(same), []).append(update)
-    for group in together.values():
-        starts = [tensor.op for update in group for tensor in update.inputs()]
-        starts += [wait for update in group for wait in update.waits]
-        if len(group) > 1 and depends(starts, {op for update in group for op in update.ops()}):
-            for update in group:
-                yield [update]
-        else:
-            yield group
-
-
 def _replace(graph: tf.Graph, group: Sequence[_Update]) -> None:
-    """Replaces updates by one on each server."""
+    """Replaces updates of a table by one on each server; the graph pass joins those of several."""
     first = group[0]
-    if optimizer_named(first.step.kind).changes_all_rows:
-        names = {one.rows.plan.name for one in group}
-        parts = {name for one in group if one.rows.plan.part for name in one.rows.plan.part.names}
-        # Each push is a step of all rows of a table (stock.parts.with_one_step).
-        assert parts <= names, parts - names
     ops = [op for one in group for op in one.ops()]
+    gates = [gate for one in group for gate in gates_of(one.ops())]
     # Some may have been replaced since they were noted.
     waits = [in_its_place(wait) for one in group for wait in one.waits]
-    scope = None if len(group) == 1 else graph.unique_name("tables/updates")
-    with in_place_of(ops[0], waits, [op.name for op in ops], scope, first.rows.device):
-        by_table = OrderedDict()  # type: Dict[Any, List[Gradients]]
-        for one in group:
-            by_table.setdefault(one.rows.table.table_name, []).extend(_gradients(one))
+    with in_place_of(ops[0], waits, [op.name for op in ops], device=first.rows.device):
         step = optimizer_step(first.step, first.rows.numbers(first.step), first.rows.initial())
-        pushes = push(step, list(by_table.values()), creates=True)
+        pushes = push(step, [[rows for one in group for rows in _gradients(one)]], creates=True)
         with graph.control_dependencies(pushes):
             update = tf.no_op(name="update")
     for op in ops:
         replace_change(op, update, ops)
+    name = attr_value_pb2.AttrValue(s=tf.compat.as_bytes(first.rows.plan.name))
+    for op in [update] + gates:
+        op._set_attr(_UPDATE_OF, name)  # pylint: disable=protected-access
 
 
 def _gradients(update: _Update) -> Iterable[Gradients]:
@@ -343,5 +251,5 @@ def refuse_start(table: Table, slot: Any, servers: Servers) -> tf.Operation:
         return tf.raw_ops.Assert(condition=tf.constant(False), data=[tf.constant(text)])
 
 
-__all__ = ["SameNumbers", "ServerRows", "bring_to_worker", "clear_op", "refuse_start",
+__all__ = ["ServerRows", "bring_to_worker", "clear_op", "refuse_start",
            "update_together"]

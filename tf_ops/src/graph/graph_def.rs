@@ -275,7 +275,7 @@ impl<'a> Node<'a> {
     }
 
     /// All attributes, name and AttrValue.
-    fn attrs(&self) -> impl Iterator<Item = Result<(&'a str, &'a [u8])>> {
+    pub(super) fn attrs(&self) -> impl Iterator<Item = Result<(&'a str, &'a [u8])>> {
         Fields::new("NodeDef", self.bytes).filter_map(|field| match field {
             Ok(field) if field.number == ATTR => field.bytes().map(entry),
             Ok(_) => None,
@@ -466,21 +466,29 @@ fn read_function_value<'a>(
     Ok(())
 }
 
-/// Reads an OpDef: the op type, and whether it is stateful.
+/// Reads an OpDef: the op type, and whether it is stateful or takes a reference, which it may
+/// change.
 fn read_op(bytes: &[u8]) -> Result<(&str, bool)> {
     let (mut name, mut stateful) = ("", false);
     for field in Fields::new("OpDef", bytes) {
         let field = field?;
         match field.number {
             1 => name = field.text("OpDef")?.unwrap_or(name),
-            17 => stateful = field.varint().map_or(stateful, |number| number != 0),
+            17 => stateful |= field.varint().is_some_and(|number| number != 0),
+            2 => {
+                for field in Fields::new("OpDef.ArgDef", field.bytes().unwrap_or_default()) {
+                    let field = field?;
+                    stateful |= field.number == 16 && field.varint().is_some_and(|one| one != 0);
+                }
+            }
             _ => {}
         }
     }
     Ok((name, stateful))
 }
 
-/// Reads a serialized OpList: op type -> whether it is stateful.
+/// Reads a serialized OpList: op type -> whether it is stateful, or may change a variable that it
+/// is given.
 ///
 /// # Errors
 /// `InvalidArgument` if the bytes are no OpList.

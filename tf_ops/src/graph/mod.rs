@@ -19,6 +19,7 @@
 //! concats    the rule for concatenations of lookups
 //! columns    gradients that are columns of the gradient of a concatenation
 //! updates    the rules for updates of tables
+//! numbers    which numbers of optimizers are the same
 //! alive      which nodes have a value in each run
 //! bags       what moves with the ids of pooled lookups
 //! together   the rule for lookups that share an op
@@ -36,6 +37,7 @@ pub mod graph_def;
 mod iterators;
 mod library;
 mod lists;
+mod numbers;
 mod plan;
 mod readers;
 mod repeated;

@@ -155,7 +155,7 @@ impl Plan {
         let ops = read_ops(ops)?;
         let graph = Graph::parse(graph)?.with_shapes(shape_of);
         let mut left_out = Vec::new();
-        let updates = found("updates", &mut left_out, || updates::find(&graph));
+        let updates = found("updates", &mut left_out, || updates::find(&graph, &ops));
         let mut plan = Self {
             version: 1,
             nodes: graph.nodes.len(),
@@ -177,7 +177,7 @@ impl Plan {
         }
         let moving = moving(&marked, &plan.lookups);
         plan.requests = found("requests that lookups share", &mut plan.left_out, || {
-            requests::find(&graph, &ops, &moving)
+            requests::find(&graph, &ops, &moving, &updates.first)
         });
         Ok(plan)
     }

@@ -11,9 +11,10 @@ use super::alive::MOST_STEPS;
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
 use super::library::StatefulOps;
 use super::lists::members;
-use super::tensors::bytes_of;
+use super::tensors::tables_of;
+use super::together::PUSH;
 use mx_rec_kernels::Result;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// The op that makes the ids of lookups distinct and gives their requests.
@@ -26,6 +27,9 @@ const GIVES_NO_ROWS: [i64; 2] = [0, 3];
 /// the keys.
 const ACCUMULATE: &str = "SparseAccumulatorApplyGradient";
 const PASSING: [&str; 3] = ["Identity", "ConcatV2", "Cast"];
+
+/// What reads the outputs of a node whose keys are only pushed.
+const PUSHED_BY: [&str; 4] = ["MxRecReduce", "MxRecPackGradients", "SplitV", PUSH];
 
 /// Sums of more gradients of one table have other bits in another order.
 const ORDERLESS: usize = 2;
@@ -62,7 +66,8 @@ pub struct PlannedRequests {
 }
 
 /// Finds the lookups that share requests, in the order of the graph; `moving` has the iterator of
-/// each node all of whose lookups move, and only those share that move with the same one.
+/// each node all of whose lookups move, and only those share that move with the same one, and
+/// `joined` for each update that shares an op the first of those that do.
 ///
 /// # Errors
 /// `InvalidArgument` if an attribute cannot be read.
@@ -70,10 +75,12 @@ pub(super) fn find(
     graph: &Graph<'_>,
     ops: &StatefulOps<'_>,
     moving: &HashMap<usize, usize>,
+    joined: &HashMap<usize, usize>,
 ) -> Result<Vec<PlannedRequests>> {
     let mut rule = Rule {
         graph,
         ops,
+        joined,
         steps: 0,
     };
     let mut alike: BTreeMap<(Form<'_>, Option<usize>), Vec<Lookup>> = BTreeMap::new();
@@ -92,7 +99,12 @@ pub(super) fn find(
         }
         let mut by_sources: BTreeMap<BTreeSet<usize>, Vec<Lookup>> = BTreeMap::new();
         for lookup in lookups {
-            if let Some(sources) = rule.sources(lookup.node)? {
+            // What is only pushed is needed by every run that needs the update.
+            let sources = match form.pulls[..] {
+                [] => Some(BTreeSet::new()),
+                _ => rule.sources(lookup.node)?,
+            };
+            if let Some(sources) = sources {
                 by_sources.entry(sources).or_default().push(lookup);
             }
         }
@@ -123,9 +135,12 @@ struct Form<'a> {
     /// How the tables are cut, and the limit of distinct keys.
     attributes: [Option<i64>; 3],
     device: &'a [u8],
-    /// For each server whether keys get rows, and where it is.
+    /// For each server whether keys get rows, and where it is; nothing for gradients of what was not
+    /// looked up.
     pulls: Vec<(i64, &'a [u8])>,
-    /// The update of each server that takes their gradients.
+    /// What these wait for.
+    waits: BTreeSet<usize>,
+    /// The update of each server that takes their gradients, of those that share an op the first.
     pushes: Vec<usize>,
     /// Whether their gradients go to accumulators.
     accumulates: bool,
@@ -134,6 +149,7 @@ struct Form<'a> {
 struct Rule<'g, 'a> {
     graph: &'g Graph<'a>,
     ops: &'g StatefulOps<'a>,
+    joined: &'g HashMap<usize, usize>,
     /// The nodes that walks have met.
     steps: usize,
 }
@@ -144,40 +160,55 @@ impl<'g, 'a> Rule<'g, 'a> {
     fn lookup(&mut self, at: usize, node: &Node<'a>) -> Result<Option<(Form<'a>, Lookup)>> {
         let graph = self.graph;
         let is_alone = graph.find(node.name) != InputSource::Node(at)
-            || self.waits(at)?
             || node.int("counted")?.unwrap_or(0) != 0;
         let requests = self.requests(at, node)?;
         let (Some(&request), false) = (requests.first(), is_alone) else {
             return Ok(None);
         };
         let stitches = self.readers((at, 0), "MxRecStitch")?;
+        let is_looked_up = !stitches.is_empty();
         match stitches[..] {
-            [stitch] if !self.waits(stitch)? => {}
+            [] if self.is_only_pushed(at)? => {}
+            [stitch] if !self.waits(stitch)? && !self.waits(at)? => {}
             _ => return Ok(None),
         }
         let (mut pulls, mut pushes) = (Vec::new(), Vec::new());
         let mut is_training = false;
         for &one in &requests {
-            let [pull] = self.readers(one, "MxRecPull")?[..] else {
-                return Ok(None);
-            };
-            let create = graph.node(pull)?.int("create")?.unwrap_or(0);
-            is_training |= !GIVES_NO_ROWS.contains(&create);
-            pulls.push((create, graph.node(pull)?.device()?));
-            match self.readers(one, "MxRecPush")?[..] {
-                [] => {}
-                [push] if self.takes(push, &requests)? == 1 => pushes.push(push),
+            match self.readers(one, "MxRecPull")?[..] {
+                [pull] if is_looked_up && !self.waits(pull)? => {
+                    let create = graph.node(pull)?.int("create")?.unwrap_or(0);
+                    is_training |= !GIVES_NO_ROWS.contains(&create);
+                    pulls.push((create, graph.node(pull)?.device()?));
+                }
+                [] if !is_looked_up => {}
                 _ => return Ok(None),
             }
-            if self.waits(pull)? {
-                return Ok(None);
+            let mut taking = self.readers(one, PUSH)?;
+            // What another push has taken the place of does not run.
+            taking.retain(|&push| !graph.all_readers(push).is_empty());
+            match taking[..] {
+                [] => {}
+                [push] if self.takes(push, &requests)? == 1 => {
+                    pushes.push(self.joined.get(&push).copied().unwrap_or(push));
+                }
+                _ => return Ok(None),
             }
+        }
+        if !is_looked_up && pushes.is_empty() {
+            return Ok(None);
         }
         let accumulates = is_training && pushes.is_empty() && self.accumulates(at, node)?;
         if is_training && pushes.is_empty() && !accumulates {
             // A run need not need it with any other, and what is pulled may get a row.
             return Ok(None);
         }
+        let waits = graph.inputs(node).iter();
+        let waits = waits.filter(|input| input.is_control());
+        let waits = waits.filter_map(|input| match input.source {
+            InputSource::Node(source) => Some(source),
+            _ => None,
+        });
         let form = Form {
             attributes: [
                 node.int("parts")?,
@@ -186,6 +217,7 @@ impl<'g, 'a> Rule<'g, 'a> {
             ],
             device: node.device()?,
             pulls,
+            waits: waits.collect(),
             pushes,
             accumulates,
         };
@@ -215,6 +247,18 @@ impl<'g, 'a> Rule<'g, 'a> {
             }
         }
         Ok(found)
+    }
+
+    /// Whether nothing else is made of the keys of a node than sums of gradients.
+    fn is_only_pushed(&self, at: usize) -> Result<bool> {
+        for &(reader, place) in self.graph.all_readers(at) {
+            let node = self.graph.node(reader)?;
+            let input = self.graph.inputs(node).get(place);
+            if !PUSHED_BY.contains(&node.op) || input.is_none_or(NodeInput::is_control) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn waits(&self, at: usize) -> Result<bool> {
@@ -291,25 +335,30 @@ impl<'g, 'a> Rule<'g, 'a> {
         lookups: Vec<Lookup>,
         push: Option<usize>,
     ) -> Result<Vec<Vec<Lookup>>> {
-        let Some(push) = push else {
+        let Some(first) = push else {
             return Ok(vec![lookups]);
         };
-        let node = self.graph.node(push)?;
-        let count = members(node)?;
-        let inputs = self.graph.inputs(node);
-        let mut tables = Vec::new();
-        for config in inputs.iter().take(count) {
-            let Some(names) = self.tables_of(config)? else {
-                return Ok(Vec::new());
-            };
-            tables.push(names);
+        let mut pushes = vec![first];
+        let others = self.joined.iter().filter(|&(_, &of)| of == first);
+        pushes.extend(others.map(|(&push, _)| push).filter(|&push| push != first));
+        pushes.sort_unstable();
+        let (mut tables, mut places) = (Vec::new(), HashMap::new());
+        for push in pushes {
+            let node = self.graph.node(push)?;
+            let count = members(node)?;
+            let inputs = self.graph.inputs(node);
+            for (config, request) in inputs.iter().zip(inputs.iter().skip(count)).take(count) {
+                let Some(names) = tables_of(self.graph, config)? else {
+                    return Ok(Vec::new());
+                };
+                places.insert(tensor_of(request), tables.len());
+                tables.push(names);
+            }
         }
         let mut times: HashMap<&str, usize> = HashMap::new();
         for name in tables.iter().flatten() {
             *times.entry(name).or_default() += 1;
         }
-        let requests = inputs.iter().skip(count).take(count).map(tensor_of);
-        let places: HashMap<_, _> = requests.zip(0..).collect();
         let mut by_place: BTreeMap<usize, Lookup> = BTreeMap::new();
         for lookup in lookups {
             if let Some(&place) = places.get(&Some(lookup.request)) {
@@ -334,21 +383,6 @@ impl<'g, 'a> Rule<'g, 'a> {
             }
         }
         Ok(runs)
-    }
-
-    /// The names of the tables whose configurations a tensor has; `None` if it is not constant.
-    fn tables_of(&self, tensor: &NodeInput<'a>) -> Result<Option<Vec<String>>> {
-        #[derive(Deserialize)]
-        struct Config {
-            name: String,
-        }
-        let Some((at, 0)) = tensor_of(tensor) else {
-            return Ok(None);
-        };
-        let text = bytes_of(self.graph.node(at)?)?;
-        let configs = text.map(serde_json::from_slice::<Vec<Config>>);
-        let configs = configs.and_then(std::result::Result::ok);
-        Ok(configs.map(|all| all.into_iter().map(|one| one.name).collect()))
     }
 
     fn planned(

@@ -4,6 +4,7 @@ use super::graph_def::{Graph, InputSource, Node, NodeInput};
 use super::lists::{length, members, reads_ids};
 use super::wire::{Fields, Value};
 use mx_rec_kernels::Result;
+use serde::Deserialize;
 
 /// The sizes of a tensor's dimensions; `None` for one that is not known.
 pub(super) type Dims = Vec<Option<i64>>;
@@ -186,7 +187,7 @@ pub(super) fn constant(node: &Node<'_>) -> Result<Option<Constant>> {
 }
 
 /// The bytes that a node of op Const holds as a tensor of uint8; `None` for any other.
-pub(super) fn bytes_of<'a>(node: &Node<'a>) -> Result<Option<&'a [u8]>> {
+fn bytes_of<'a>(node: &Node<'a>) -> Result<Option<&'a [u8]>> {
     let (mut dtype, mut content) = (0, None);
     for field in Fields::new("TensorProto", value_of(node)?) {
         let field = field?;
@@ -197,6 +198,21 @@ pub(super) fn bytes_of<'a>(node: &Node<'a>) -> Result<Option<&'a [u8]>> {
         }
     }
     Ok(content.filter(|_| node.op == "Const" && dtype == UINT8))
+}
+
+/// The names of the tables whose configurations a tensor has; `None` if it is not constant.
+pub(super) fn tables_of(graph: &Graph<'_>, tensor: &NodeInput<'_>) -> Result<Option<Vec<String>>> {
+    #[derive(Deserialize)]
+    struct Config {
+        name: String,
+    }
+    let InputSource::Node(at) = tensor.source else {
+        return Ok(None);
+    };
+    let text = bytes_of(graph.node(at)?)?;
+    let configs = text.map(serde_json::from_slice::<Vec<Config>>);
+    let configs = configs.and_then(std::result::Result::ok);
+    Ok(configs.map(|all| all.into_iter().map(|one| one.name).collect()))
 }
 
 /// The TensorProto of a node of op Const.

@@ -25,6 +25,9 @@ pub(super) const TABLE: &str = "MxRecTable";
 /// The op that updates tables.
 pub(super) const UPDATE: &str = "MxRecUpdate";
 
+/// The op that updates tables on a parameter server.
+pub(super) const PUSH: &str = "MxRecPush";
+
 /// The op that makes the bags of sparse ids.
 pub(super) const SPARSE_BAGS: &str = "MxRecSparseBagsMany";
 

@@ -6,10 +6,12 @@ use super::alive::Alive;
 use super::columns::sliced;
 use super::consumers::same;
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
+use super::library::StatefulOps;
 use super::lists::{length, members};
+use super::numbers::{Number, Numbers};
 use super::readers::source_of;
-use super::tensors::constant;
-use super::together::{TABLE, UPDATE};
+use super::tensors::{constant, tables_of};
+use super::together::{PUSH, TABLE, UPDATE};
 use mx_rec_kernels::Result;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,6 +22,13 @@ const MOST_JOINED: usize = 8;
 
 /// The handle, rows and gradient of a plain update, before its numbers.
 const PLAIN_INPUTS: usize = 3;
+
+/// The attribute of ops that do nothing but wait for the updates of a variable on all parameter
+/// servers: the name of the variable; python/mx_rec/stock/server_rows.py sets it.
+const UPDATE_OF: &str = "_mx_rec_update_of";
+
+/// The attributes of an update on a parameter server.
+const OF_PUSH: [&str; 5] = ["optimizer", "part", "parts", "count", "create"];
 
 /// A gradient of ids that an update sums itself.
 #[derive(Clone, Debug, Serialize)]
@@ -43,8 +52,8 @@ pub struct PlannedUpdate {
     pub left_out: Vec<String>,
     /// Names of the nodes that these wait for.
     pub waits: Vec<String>,
-    /// Where others share its op, names of the nodes that wait for it alone: a run may want them
-    /// without the others.
+    /// Where others share its op, names of the nodes that wait for it, and by which others may not
+    /// wait for it any more: a run may want them without the other updates.
     pub ends: Vec<String>,
 }
 
@@ -69,39 +78,51 @@ pub(super) struct Found {
 ///
 /// # Errors
 /// `InvalidArgument` if an attribute cannot be read.
-pub(super) fn find(graph: &Graph<'_>) -> Result<Found> {
+pub(super) fn find(graph: &Graph<'_>, ops: &StatefulOps<'_>) -> Result<Found> {
     let mut found = Found::default();
     let updates = graph.nodes.iter().enumerate();
-    let updates: Vec<_> = updates.filter(|(_, node)| node.op == UPDATE).collect();
+    let updates: Vec<_> = updates
+        .filter(|(_, node)| [UPDATE, PUSH].contains(&node.op))
+        .collect();
     if updates.is_empty() {
         return Ok(found);
     }
     let mut rule = Rule {
         graph,
+        numbers: Numbers::new(graph, ops),
         alive: Alive::new(graph),
     };
-    let mut groups: Vec<Vec<Update>> = Vec::new();
-    let mut places: BTreeMap<Form<'_>, usize> = BTreeMap::new();
+    let mut groups: Vec<Vec<Update<'_>>> = Vec::new();
+    let mut places: BTreeMap<Form<'_>, Vec<usize>> = BTreeMap::new();
     for (at, node) in updates {
         // Others have been made by a pass.
-        let is_plain = members(node)? == 1 && length(node, "R")? == 0;
+        let is_plain = node.op == PUSH || members(node)? == 1 && length(node, "R")? == 0;
         if !is_plain || graph.find(node.name) != InputSource::Node(at) {
             continue;
         }
-        let Some((waiting, ends)) = rule.waiting(at)? else {
+        let Some(waiting) = rule.waiting(at)? else {
             continue;
         };
-        let mut update = rule.update(at, ends, node)?;
-        let mut place = groups.len();
-        if let Some(form) = rule.form(node, &mut update, waiting)? {
-            if rule.alive.has(graph, at)? {
-                place = *places.entry(form).or_insert(place);
+        let mut update = rule.update(at, waiting.ends, node)?;
+        let form = rule.form(node, &mut update, waiting.by, &waiting.of)?;
+        let mut alone = Vec::new();
+        let places = match form {
+            Some(form) if rule.alive.has(graph, at)? => places.entry(form).or_default(),
+            _ => &mut alone,
+        };
+        // Of one table, they are two steps.
+        let is_free = |group: &Vec<Update<'_>>| {
+            let mut others = group.iter();
+            others.all(|one| one.tables.is_disjoint(&update.tables))
+        };
+        let mut free = places.iter().copied();
+        let place = free.find(|&place| groups.get(place).is_some_and(is_free));
+        match place.and_then(|place| groups.get_mut(place)) {
+            Some(group) => group.push(update),
+            None => {
+                places.push(groups.len());
+                groups.push(vec![update]);
             }
-        }
-        match groups.get_mut(place) {
-            // Of one table, they are two steps.
-            Some(group) if group.iter().all(|one| one.table != update.table) => group.push(update),
-            _ => groups.push(vec![update]),
         }
     }
     for group in groups {
@@ -116,40 +137,42 @@ pub(super) fn find(graph: &Graph<'_>) -> Result<Found> {
     Ok(found)
 }
 
-/// What updates that share an op have in common: optimizer, devices of the op and of its table,
-/// numbers, whether gradients are of ids, and what waits for them. Every run that needs one then
-/// needs all, and none depends on another one, for what waits for that waits for both.
+/// What updates that share an op have in common: op, optimizer and other attributes, devices of the
+/// op and of its table, numbers, whether gradients are of ids, and what waits for them. Every run
+/// that needs one then needs all, and none depends on another one, for what waits for that waits
+/// for both.
 type Form<'a> = (
-    Option<i64>,
-    &'a [u8],
-    &'a [u8],
-    Vec<Number<'a>>,
+    &'a str,
+    Vec<Option<i64>>,
+    [&'a [u8]; 2],
+    Vec<usize>,
     bool,
     BTreeSet<usize>,
 );
 
-/// A number of an optimizer: a constant, or an output of a node.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Number<'a> {
-    Is(&'a [u8]),
-    Of(&'a str, Option<u64>),
+/// What waits for an update.
+#[derive(Default)]
+struct Waiting<'a> {
+    by: BTreeSet<usize>,
+    /// The nodes that do nothing but wait, and those by which others wait.
+    ends: Vec<usize>,
+    /// The variables that the update is of, if that is known.
+    of: BTreeSet<&'a [u8]>,
 }
 
 #[derive(Default)]
-struct Update {
+struct Update<'a> {
     at: usize,
-    /// The nodes that do nothing but wait for it, and that nothing waits for.
     ends: Vec<usize>,
-    /// The node of its table.
-    table: usize,
-    /// For each of its numbers, the tensors that have no other value than what it is a copy of.
-    copies: Vec<Vec<String>>,
+    /// The names of its tables, or of the variable that has a part of one.
+    tables: BTreeSet<String>,
+    numbers: Vec<Number<'a>>,
     members: Vec<PlannedMember>,
     left_out: Vec<String>,
     waits: Vec<String>,
 }
 
-impl Update {
+impl Update<'_> {
     fn sums_ids(&self) -> bool {
         !self.members.is_empty()
     }
@@ -166,31 +189,64 @@ impl Update {
 
 struct Rule<'g, 'a> {
     graph: &'g Graph<'a>,
+    numbers: Numbers<'g, 'a>,
     alive: Alive,
 }
 
 impl<'g, 'a> Rule<'g, 'a> {
-    /// What waits for an update, and its ends; `None` if its output is read, or if nothing waits
-    /// for it, as for what a pass has replaced.
-    fn waiting(&self, at: usize) -> Result<Option<(BTreeSet<usize>, Vec<usize>)>> {
-        let (mut waiting, mut ends) = (BTreeSet::new(), Vec::new());
-        for &(reader, place) in self.graph.all_readers(at) {
-            let node = self.graph.node(reader)?;
-            let inputs = self.graph.inputs(node);
-            if !inputs.get(place).is_some_and(NodeInput::is_control) {
-                return Ok(None);
-            }
-            match (node.op, inputs.len(), self.graph.all_readers(reader)) {
-                ("NoOp", 1, []) => ends.push(reader),
-                _ => waiting.extend([reader]),
+    /// What waits for an update; `None` if its output is read, or if nothing waits for it, as for
+    /// what a pass has replaced.
+    fn waiting(&self, at: usize) -> Result<Option<Waiting<'a>>> {
+        let (mut found, mut passing) = (Waiting::default(), vec![at]);
+        let mut seen = BTreeSet::new();
+        while let Some(at) = passing.pop() {
+            for &(reader, place) in self.graph.all_readers(at) {
+                let node = self.graph.node(reader)?;
+                let inputs = self.graph.inputs(node);
+                if !inputs.get(place).is_some_and(NodeInput::is_control) {
+                    return Ok(None);
+                }
+                if !seen.insert(reader) {
+                    continue;
+                }
+                let of = node.string(UPDATE_OF)?;
+                let is_last = self.graph.all_readers(reader).is_empty();
+                match node.op {
+                    "NoOp" if !of.is_empty() => {
+                        found.of.insert(of);
+                        found.ends.push(reader);
+                        passing.push(reader);
+                    }
+                    "NoOp" if self.is_of_device(reader)? => passing.push(reader),
+                    "NoOp" if is_last && inputs.len() == 1 => found.ends.push(reader),
+                    "ReadVariableOp" if is_last => found.ends.push(reader),
+                    _ => {
+                        found.by.insert(reader);
+                    }
+                }
             }
         }
-        let is_left_over = waiting.is_empty() && ends.is_empty();
-        Ok((!is_left_over).then_some((waiting, ends)))
+        let is_left_over = seen.is_empty();
+        Ok((!is_left_over).then_some(found))
+    }
+
+    /// Whether a node is one that tf.group has made for its ops of one device.
+    fn is_of_device(&self, at: usize) -> Result<bool> {
+        let node = self.graph.node(at)?;
+        let Some((whole, own)) = node.name.rsplit_once('/') else {
+            return Ok(false);
+        };
+        Ok(match self.graph.all_readers(at) {
+            [(reader, _)] if own.starts_with("NoOp") => {
+                let reader = self.graph.node(*reader)?;
+                reader.op == "NoOp" && reader.name == whole
+            }
+            _ => false,
+        })
     }
 
     /// What an update takes, with sums and slices left out where that can be.
-    fn update(&self, at: usize, ends: Vec<usize>, node: &Node<'a>) -> Result<Update> {
+    fn update(&self, at: usize, ends: Vec<usize>, node: &Node<'a>) -> Result<Update<'a>> {
         let plain = || Update {
             at,
             ends: ends.clone(),
@@ -199,7 +255,9 @@ impl<'g, 'a> Rule<'g, 'a> {
         let mut update = plain();
         let given = |place| self.graph.data_input(node, place);
         let sums_ids = match (given(1), given(2)) {
-            (Some(rows), Some(grad)) => self.add_sums((rows, grad), &mut update, 0)?,
+            (Some(rows), Some(grad)) if node.op == UPDATE => {
+                self.add_sums((rows, grad), &mut update, 0)?
+            }
             _ => false,
         };
         Ok(if sums_ids { update } else { plain() })
@@ -210,7 +268,7 @@ impl<'g, 'a> Rule<'g, 'a> {
     fn add_sums(
         &self,
         (rows, grad): (&NodeInput<'a>, &NodeInput<'a>),
-        update: &mut Update,
+        update: &mut Update<'_>,
         depth: usize,
     ) -> Result<bool> {
         let graph = self.graph;
@@ -267,7 +325,7 @@ impl<'g, 'a> Rule<'g, 'a> {
         &self,
         grad: &NodeInput<'a>,
         member: &mut PlannedMember,
-        update: &mut Update,
+        update: &mut Update<'_>,
     ) -> Result<()> {
         if let Some(found) = sliced(self.graph, grad)? {
             member.whole = Some(found.whole);
@@ -282,72 +340,76 @@ impl<'g, 'a> Rule<'g, 'a> {
 
     /// What updates that share an op with this one have in common with it; `None` if none can.
     fn form(
-        &self,
+        &mut self,
         node: &Node<'a>,
-        update: &mut Update,
+        update: &mut Update<'a>,
         waiting: BTreeSet<usize>,
+        of: &BTreeSet<&'a [u8]>,
     ) -> Result<Option<Form<'a>>> {
         let graph = self.graph;
-        let Some(InputSource::Node(at)) = graph.data_input(node, 0).map(|handle| handle.source)
-        else {
-            return Ok(None);
-        };
-        let table = graph.node(at)?;
-        // In a branch or a loop, the handle is passed on.
-        if table.op != TABLE || waiting.is_empty() {
+        let inputs = data(graph, node).filter_map(|input| Some((input.node, input.output?)));
+        let mut inputs: Vec<Number<'a>> = inputs.collect();
+        let mut attributes = vec![node.int("optimizer")?];
+        let mut device: &[u8] = &[];
+        if node.op == PUSH {
+            for name in OF_PUSH {
+                attributes.push(node.int(name)?);
+            }
+            for config in data(graph, node).take(members(node)?) {
+                let Some(names) = tables_of(graph, config)? else {
+                    return Ok(None);
+                };
+                update.tables.extend(names);
+            }
+            if !of.is_empty() {
+                // Variables that share a table have other rows of it.
+                let names = of
+                    .iter()
+                    .map(|name| String::from_utf8_lossy(name).into_owned());
+                update.tables = names.collect();
+            }
+            update.numbers.extend(inputs.pop());
+        } else {
+            let handle = graph.data_input(node, 0).map(|handle| handle.source);
+            let Some(InputSource::Node(at)) = handle else {
+                return Ok(None);
+            };
+            let table = graph.node(at)?;
+            // In a branch or a loop, the handle is passed on.
+            if table.op != TABLE {
+                return Ok(None);
+            }
+            device = table.device()?;
+            update.tables.insert(table.name.to_owned());
+            update.numbers.extend(inputs.into_iter().skip(PLAIN_INPUTS));
+        }
+        if waiting.is_empty() {
             return Ok(None);
         }
-        update.table = at;
-        let mut numbers = Vec::new();
-        for input in data(graph, node).skip(PLAIN_INPUTS) {
-            let (number, copies) = self.number(*input)?;
-            numbers.push(number);
-            update.copies.push(copies);
-        }
+        let numbers = update.numbers.iter().map(|&one| self.numbers.key(one));
         Ok(Some((
-            node.int("optimizer")?,
-            table.device()?,
-            node.device()?,
-            numbers,
+            node.op,
+            attributes,
+            [device, node.device()?],
+            numbers.collect::<Result<_>>()?,
             update.sums_ids(),
             waiting,
         )))
     }
 
-    /// What a number of an optimizer is, and the tensors that are copies of it.
-    fn number(&self, mut input: NodeInput<'a>) -> Result<(Number<'a>, Vec<String>)> {
-        let graph = self.graph;
-        let mut copies = Vec::new();
-        while let Some(node) = source_of(graph, &input) {
-            let is_free = !graph.inputs(node).iter().any(NodeInput::is_control);
-            match (node.op, graph.data_input(node, 0), node.attr("value")?) {
-                ("Const", _, Some(value)) => {
-                    copies.push(input.tensor());
-                    return Ok((Number::Is(value), copies));
-                }
-                ("Identity" | "ReadVariableOp", Some(of), _)
-                    if is_free && copies.len() < MOST_JOINED =>
-                {
-                    copies.push(input.tensor());
-                    input = *of;
-                }
-                _ => break,
-            }
-        }
-        Ok((Number::Of(input.node, input.output), copies))
-    }
-
-    fn planned(&self, mut group: Vec<Update>) -> Result<PlannedUpdates> {
+    fn planned(&self, mut group: Vec<Update<'a>>) -> Result<PlannedUpdates> {
         let mut reasons = Vec::new();
-        // One op has one of the copies of a number: no other value can be given to one of them.
-        for number in 0..group.first().map_or(0, |one| one.copies.len()) {
-            let of_each = group.iter().map(|one| one.copies.get(number).cloned());
-            let of_each: Vec<_> = of_each.map(Option::unwrap_or_default).collect();
-            if of_each.iter().any(|one| Some(one) != of_each.first()) {
-                for (update, copies) in group.iter_mut().zip(of_each) {
-                    update.left_out.extend(copies);
+        // One op has one of the tensors of a number: no other value can be given to one of them.
+        if let Some((first, others)) = group.split_first_mut() {
+            let mut of_first = BTreeSet::new();
+            for other in others {
+                for (&one, &own) in first.numbers.iter().zip(&other.numbers) {
+                    let [left_out, of_other] = self.numbers.differing(one, own);
+                    of_first.extend(left_out);
+                    other.left_out.extend(of_other);
                 }
             }
+            first.left_out.extend(of_first);
         }
         if group.iter().any(Update::sums_ids) {
             reasons.push("gradients of ids are summed where they are applied");

@@ -107,3 +107,36 @@ fn what_many_iterators_share_is_not_copied_without_limit() {
         last.reason
     );
 }
+
+/// A rate of a loss was followed along every way there is: a deep network had no end.
+#[test]
+fn numbers_that_are_computed_from_a_deep_network_are_compared_once() {
+    const DEPTH: usize = 20_000;
+    let rate = |name: &str, last: &str| {
+        let mut text = format!("{name}_0 = Identity(loss)\n");
+        for at in 1..=DEPTH {
+            let before = at - 1;
+            text += &format!("{name}_{at} = Add({name}_{before}, {name}_{before}) {{T=float}}\n");
+        }
+        text + &format!(
+            "{name}/rate = Mul({name}_{DEPTH}, {last})\n\
+             {name} = MxRecTable\n\
+             {name}/update = MxRecUpdate({name}:1, rows, grads, {name}/rate) \
+             {{B=0, C=0, H=1, N=1, R=0, optimizer=0}}\n"
+        )
+    };
+    let text = String::from(
+        "loss = VariableV2\n\
+         two = Const {value=scalar[2]}\n\
+         three = Const {value=scalar[3]}\n",
+    );
+    let text = text + &rate("a", "two") + &rate("b", "two") + &rate("c", "three");
+    let text = text + "train = NoOp(^a/update, ^b/update, ^c/update)\n";
+    let graph = GraphText::parse(&text).encode();
+    let plan = Plan::make(&graph, &op_list(), false, None).expect("a plan");
+    let groups = plan.updates.iter().map(|group| &group.updates);
+    let nodes: Vec<Vec<&str>> = groups
+        .map(|group| group.iter().map(|one| one.node.as_str()).collect())
+        .collect();
+    assert_eq!(nodes, [["a/update", "b/update"]]);
+}
