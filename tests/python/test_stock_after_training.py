@@ -30,6 +30,8 @@ def test_an_imported_meta_graph_trains_on_where_the_checkpoint_ends(mx, tmp_path
     expected = [model.step(ids) for ids in batches[8:]] + [model.find()]
     with tf.Graph().as_default() as graph:
         saver = v1.train.import_meta_graph(path + ".meta")
+        assert "w" in {one.op.name for one in model.graph.get_collection("trainable_variables")}
+        assert "w" not in {one.op.name for one in v1.trainable_variables()}
         ids, seen, asked, found = [graph.get_tensor_by_name(name) for name in names[:4]]
         with v1.Session() as sess:
             saver.restore(sess, path)

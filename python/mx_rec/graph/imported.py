@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from mx_rec.core.frozen import check_imported
 from mx_rec.edits.replacing import FUSED_NAME, forbid_marked
+from mx_rec.edits.wiring import variable_name
 from mx_rec.graph.plan import TRAINING_LOOKUPS
 from mx_rec.graph.sessions import PIPELINE_SCOPE
 from mx_rec.ops.lookups import may_move
@@ -24,7 +25,8 @@ def patched_import(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Makes meta_graph.import_scoped_meta_graph_with_return_elements.
 
     A MetaGraphDef keeps the name of a table's tensor. Afterwards the collections hold the variables
-    of tables, as those of the graph that was exported.
+    of tables, as those of the graph that was exported. Variables that were tables are not among
+    those that are trained: here nothing reads their rows.
 
     Args:
         stock: TensorFlow's own.
@@ -36,6 +38,7 @@ def patched_import(stock: Callable[..., Any]) -> Callable[..., Any]:
     def import_scoped_meta_graph_with_return_elements(*args: Any, **kwargs: Any) -> Any:
         graph = kwargs.get("graph", args[2] if len(args) > 2 else None)
         graph = graph or tf.compat.v1.get_default_graph()
+        first = len(graph.get_operations())
         try:
             result = stock(*args, **kwargs)
         except (ValueError, tf.errors.OpError) as error:
@@ -46,9 +49,24 @@ def patched_import(stock: Callable[..., Any]) -> Callable[..., Any]:
             for place, value in enumerate(values):
                 if isinstance(value, tf.Tensor) and is_table_variable(value):
                     values[place] = table_variable(value.op)
+        _forget_tables(graph, first)
         return result
 
     return import_scoped_meta_graph_with_return_elements
+
+
+def _forget_tables(graph: tf.Graph, first: int) -> None:
+    """Removes variables that became tables from what is trained, which alone has them."""
+    keys = tf.compat.v1.GraphKeys
+    if keys.TRAINABLE_VARIABLES not in graph.get_all_collection_keys() or not any(
+            op.type.startswith(_OUR_OPS) for op in graph.get_operations()[first:]):
+        return
+    known = {variable_name(one) for key in (keys.GLOBAL_VARIABLES, keys.LOCAL_VARIABLES)
+             for one in graph.get_collection(key)}
+    trained = graph.get_collection_ref(keys.TRAINABLE_VARIABLES)
+    trained[:] = [one for one in trained if variable_name(one) is None
+                  or variable_name(one) in known
+                  or one.op._id <= first]  # pylint: disable=protected-access
 
 
 def patched_new_operations(stock: Callable[..., Any]) -> Callable[..., Any]:
