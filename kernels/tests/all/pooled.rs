@@ -120,12 +120,14 @@ fn batches() -> impl Strategy<Value = Batch> {
         })
 }
 
-/// Large enough for several threads and every part of their work.
-fn large(dim: usize, with_weights: bool, divisor: Option<Divisor>) -> Batch {
+/// Large enough for several threads and every part of their work. Keys lie so far `apart`: near
+/// ones are found without a search.
+fn large(dim: usize, with_weights: bool, divisor: Option<Divisor>, apart: i64) -> Batch {
     let bag = |bag: i64| -> Vec<i64> {
         let length = bag * bag % 37;
         (0..length)
             .map(|at| (at * at + bag * 31) % 500 - 1)
+            .map(|id| if id == -1 { id } else { id * apart })
             .collect()
     };
     Batch {
@@ -465,10 +467,12 @@ fn large_batches_are_the_same_on_any_number_of_threads() {
         (64, true, Some(Divisor::Root)),
         (33, false, None),
     ] {
-        let batch = large(dim, with_weights, divisor);
-        for threads in [1, 2, 5] {
-            expect_all_forms(&batch, threads);
-            expect_same_steps(&batch, threads, &Adagrad::new(0.1, 0.1).unwrap());
+        for apart in [1, 1_000_003] {
+            let batch = large(dim, with_weights, divisor, apart);
+            for threads in [1, 2, 5] {
+                expect_all_forms(&batch, threads);
+                expect_same_steps(&batch, threads, &Adagrad::new(0.1, 0.1).unwrap());
+            }
         }
     }
 }

@@ -120,6 +120,26 @@ fn the_index_stays_within_twenty_bytes_a_row_at_any_moment() {
     assert!(table.memory().index_bytes as f64 / table.len() as f64 <= 20.0);
 }
 
+/// Where a quarter of the keys occur, in no order, the array that takes them is there before the
+/// shards have given them up.
+#[test]
+fn the_index_of_small_keys_takes_twenty_bytes_a_row_but_while_they_move() {
+    let (table, pool) = (table(1, 4_000_000), Pool::new(2).unwrap());
+    let mut told = Vec::new();
+    let keys: Vec<i64> = (0..1_200_000)
+        .map(|at| at * 0x9E37_79B1 % (1 << 22))
+        .collect();
+    for ids in keys.chunks(20_000) {
+        created(&table, &pool, ids);
+        told.push(table.memory().index_bytes as f64 / table.len() as f64);
+    }
+    let most = told.iter().skip(10).copied().fold(0.0, f64::max);
+    assert!(most <= 34.0, "{most} bytes");
+    let above = told.iter().skip(10).filter(|&&bytes| bytes > 20.5).count();
+    assert!((1..=16).contains(&above), "{above}: {told:?}");
+    assert!(told.last().is_some_and(|&bytes| bytes <= 18.5), "{told:?}");
+}
+
 #[test]
 fn a_batch_over_the_budget_changes_nothing() {
     let (table, pool) = (table(3, 1000), Pool::new(2).unwrap());

@@ -1,7 +1,6 @@
 //! Where the rows of keys are: each id is looked up by itself or, where ids repeat, each distinct
 //! key once.
 
-use crate::batch::distinct::repeat_often;
 use crate::history::History;
 use crate::index::Index;
 use crate::mem::{MOST_AHEAD, NONE};
@@ -53,11 +52,6 @@ struct Numbered<'a> {
 }
 
 impl KeysOf<'_> {
-    /// Whether it takes less time to look each distinct key up than each id.
-    pub(super) fn repeat(&self, index: &Index) -> bool {
-        !index.is_direct() && repeat_often(self.ids)
-    }
-
     /// Calls `f` with the rows of the ids at the positions of `part`; `repeat` says that it takes
     /// less time to make them distinct first.
     pub(super) fn with_rows<R>(

@@ -1,6 +1,7 @@
 //! Reads pooled rows, by offset and by key: the sum of the rows of every bag, straight out of the
 //! table.
 
+use crate::batch::distinct::repeat_often;
 use crate::batch::pooling::{parts, pool_bags, RowSource};
 use crate::batch::restore_pooled;
 use crate::simd::Level;
@@ -67,7 +68,7 @@ impl KeysOf<'_> {
         out: &mut [f32],
     ) {
         let (level, dim) = (Level::detect(), self.table.dim());
-        let repeat = self.repeat(locked.index);
+        let repeat = repeat_often(locked.index, self.ids);
         pool.each(parts(pool, bags, dim, out), |(range, out)| {
             self.with_rows(locked, bags.ids(&range), repeat, |found| {
                 let rows = RowsOfKeys {

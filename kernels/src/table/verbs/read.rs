@@ -1,5 +1,6 @@
 //! Reads rows by offset and by key, and prefetches later rows while earlier ones are copied.
 
+use crate::batch::distinct::repeat_often;
 use crate::batch::out_of_range;
 use crate::mem::{rows_ahead, rows_at_once, MOST_AHEAD, NONE};
 use crate::pool::{ranges, shares};
@@ -209,7 +210,7 @@ impl KeysOf<'_> {
             return Ok(());
         }
         let level = Level::detect();
-        let repeat = self.repeat(locked.index);
+        let repeat = repeat_often(locked.index, self.ids);
         self.table.parts(pool, self.ids.len(), out, |range, out| {
             self.with_rows(locked, range.clone(), repeat, |found| {
                 level.run(Find {
