@@ -5,7 +5,7 @@ use super::columns::Columns;
 use super::max_norm::{dot, scale_down};
 use super::restore::{out_of_range, shapes};
 use super::sums::{with_sum, RowSum, WithSum};
-use crate::mem::{rows_ahead, MOST_AHEAD};
+use crate::mem::{rows_ahead, rows_at_once, MOST_AHEAD};
 use crate::pool::{ranges, shares, split_mut};
 use crate::simd::{Level, Vectorized};
 use crate::{Error, Pool, Result};
@@ -21,11 +21,14 @@ pub(crate) trait RowSource {
     /// Why an id has none.
     type Error;
 
-    /// Called for every block one block before [`RowSource::ask`], in order.
+    /// Called for every block one block before [`RowSource::find`], in order.
     fn early(&mut self, ids: Range<usize>);
 
-    /// Starts to bring the rows of a block into the cache; `places` are as many as `ids`.
-    fn ask(&mut self, ids: Range<usize>, places: &mut [Self::Place]) -> Result<(), Self::Error>;
+    /// Finds the rows of a block; `places` are as many as `ids`.
+    fn find(&mut self, ids: Range<usize>, places: &mut [Self::Place]) -> Result<(), Self::Error>;
+
+    /// Starts to bring a row into the cache.
+    fn ask(&self, place: Self::Place);
 
     /// The row of an id, at least `dim` floats, which may be put into `scratch (dim)`; `None`
     /// stands for zeros.
@@ -121,7 +124,7 @@ impl<R: RowSource> PoolBags<'_, R> {
             out,
         } = self;
         let ids = bags.ids(&range);
-        let size = rows_ahead(dim);
+        let (size, at_once) = (rows_ahead(dim), rows_at_once(dim));
         let block = |start: usize| start.min(ids.end)..(start + size).min(ids.end);
         let mut scratch = vec![0.0; dim];
         let norm = bags.max_norm.map(|max_norm| max_norm.norm);
@@ -131,10 +134,11 @@ impl<R: RowSource> PoolBags<'_, R> {
         rows.early(block(ids.start));
         rows.early(block(ids.start + size));
         let first = block(ids.start);
-        rows.ask(first.clone(), &mut places[0][..first.len()])?;
+        rows.find(first.clone(), &mut places[0][..first.len()])?;
+        places[0][..first.len()].iter().for_each(|&place| rows.ask(place));
         let (mut turn, mut at) = (1, ids.start);
-        // The block that is added.
-        let mut added = at..at;
+        // The block that is added, and how far rows of the next one have been asked for.
+        let (mut added, mut asked, mut next) = (at..at, at, first.len());
         for (bag, out) in range.zip(out.chunks_exact_mut(dim)) {
             let end = bags.ends[bag] as usize;
             sum.clear();
@@ -142,11 +146,19 @@ impl<R: RowSource> PoolBags<'_, R> {
                 if at == added.end {
                     added = block(at);
                     rows.early(block(at + 2 * size));
-                    let next = block(at + size);
-                    rows.ask(next.clone(), &mut places[turn][..next.len()])?;
+                    let later = block(at + size);
+                    next = later.len();
+                    rows.find(later, &mut places[turn][..next])?;
                     turn = 1 - turn;
+                    asked = at;
                 }
-                let stop = end.min(added.end);
+                if at == asked {
+                    let from = (asked - added.start).min(next);
+                    let coming = &places[1 - turn][from..(from + at_once).min(next)];
+                    coming.iter().for_each(|&place| rows.ask(place));
+                    asked = (asked + at_once).min(added.end);
+                }
+                let stop = end.min(asked);
                 let of_block = &places[turn][at - added.start..stop - added.start];
                 for (at, &place) in (at..stop).zip(of_block) {
                     let Some(row) = rows.row(at, place, &mut scratch) else {
@@ -196,7 +208,10 @@ impl RowSource for RestoredRows<'_> {
     fn early(&mut self, _: Range<usize>) {}
 
     #[inline(always)]
-    fn ask(&mut self, ids: Range<usize>, places: &mut [i32]) -> Result<()> {
+    fn ask(&self, _: i32) {}
+
+    #[inline(always)]
+    fn find(&mut self, ids: Range<usize>, places: &mut [i32]) -> Result<()> {
         let distinct = self.rows.len() / self.dim;
         for (place, &of_id) in places.iter_mut().zip(&self.inverse[ids]) {
             if of_id != -1 && (of_id as usize) >= distinct {

@@ -101,12 +101,16 @@ impl<S: ReadRows> RowSource for OffsetRows<'_, S> {
     fn early(&mut self, _: Range<usize>) {}
 
     #[inline(always)]
-    fn ask(&mut self, ids: Range<usize>, places: &mut [u32]) -> Result<(), Self::Error> {
+    fn find(&mut self, ids: Range<usize>, places: &mut [u32]) -> Result<(), Self::Error> {
         for (row, &place) in places.iter_mut().zip(&self.inverse[ids]) {
             *row = row_of(self.found, self.offsets, place).map_err(|why| (place, why))?;
-            self.store.prefetch(*row, self.dim);
         }
         Ok(())
+    }
+
+    #[inline(always)]
+    fn ask(&self, row: u32) {
+        self.store.prefetch(row, self.dim);
     }
 
     #[inline(always)]
@@ -134,11 +138,14 @@ impl<S: ReadRows> RowSource for RowsOfKeys<'_, S> {
     }
 
     #[inline(always)]
-    fn ask(&mut self, ids: Range<usize>, places: &mut [u32]) -> Result<(), Infallible> {
+    fn find(&mut self, ids: Range<usize>, places: &mut [u32]) -> Result<(), Infallible> {
         self.found.find(ids, places);
-        let places = places.iter();
-        places.for_each(|&row| self.store.prefetch(row, self.dim));
         Ok(())
+    }
+
+    #[inline(always)]
+    fn ask(&self, row: u32) {
+        self.store.prefetch(row, self.dim);
     }
 
     #[inline(always)]
