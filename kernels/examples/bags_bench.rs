@@ -22,8 +22,8 @@ use std::sync::Arc;
 use support::arguments::Arguments;
 use support::{key, line, median, table, time, zipf};
 
-/// Batches that are drawn.
-const BATCHES: usize = 8;
+/// Batches that are drawn: so many that their rows do not stay in the caches.
+const BATCHES: usize = 32;
 
 fn main() -> Result<()> {
     let arguments = Arguments::of_process();

@@ -5,7 +5,7 @@ use super::columns::Columns;
 use super::max_norm::{dot, scale_down};
 use super::restore::{out_of_range, shapes};
 use super::sums::{with_sum, RowSum, WithSum};
-use crate::mem::{rows_ahead, rows_at_once, MOST_AHEAD};
+use crate::mem::{rows_ahead, MOST_AHEAD};
 use crate::pool::{ranges, shares, split_mut};
 use crate::simd::{Level, Vectorized};
 use crate::{Error, Pool, Result};
@@ -16,10 +16,13 @@ const LEAST_FLOATS: usize = 1 << 15;
 
 /// Where the rows of the ids of a batch are. Ids are worked on in blocks of at most [`MOST_AHEAD`].
 pub(crate) trait RowSource {
-    /// A row that was asked for.
-    type Place: Copy + Default;
+    /// Where a row is.
+    type Place: Copy;
     /// Why an id has none.
     type Error;
+
+    /// The place of no row.
+    const NOWHERE: Self::Place;
 
     /// Called for every block one block before [`RowSource::find`], in order.
     fn early(&mut self, ids: Range<usize>);
@@ -124,21 +127,21 @@ impl<R: RowSource> PoolBags<'_, R> {
             out,
         } = self;
         let ids = bags.ids(&range);
-        let (size, at_once) = (rows_ahead(dim), rows_at_once(dim));
+        let size = rows_ahead(dim);
         let block = |start: usize| start.min(ids.end)..(start + size).min(ids.end);
         let mut scratch = vec![0.0; dim];
         let norm = bags.max_norm.map(|max_norm| max_norm.norm);
         let mut scaled = vec![0.0; norm.map_or(0, |_| dim)];
         // Of the block that is added and of the next one, in turns.
-        let mut places = [[R::Place::default(); MOST_AHEAD]; 2];
+        let mut places = [[R::NOWHERE; MOST_AHEAD]; 2];
         rows.early(block(ids.start));
         rows.early(block(ids.start + size));
         let first = block(ids.start);
         rows.find(first.clone(), &mut places[0][..first.len()])?;
-        places[0][..first.len()].iter().for_each(|&place| rows.ask(place));
+        places[0].iter().for_each(|&place| rows.ask(place));
         let (mut turn, mut at) = (1, ids.start);
-        // The block that is added, and how far rows of the next one have been asked for.
-        let (mut added, mut asked, mut next) = (at..at, at, first.len());
+        // The block that is added.
+        let mut added = at..at;
         for (bag, out) in range.zip(out.chunks_exact_mut(dim)) {
             let end = bags.ends[bag] as usize;
             sum.clear();
@@ -146,21 +149,18 @@ impl<R: RowSource> PoolBags<'_, R> {
                 if at == added.end {
                     added = block(at);
                     rows.early(block(at + 2 * size));
-                    let later = block(at + size);
-                    next = later.len();
-                    rows.find(later, &mut places[turn][..next])?;
+                    let (next, coming) = (block(at + size), &mut places[turn]);
+                    let (coming, behind) = coming.split_at_mut(next.len());
+                    behind.fill(R::NOWHERE);
+                    rows.find(next, coming)?;
                     turn = 1 - turn;
-                    asked = at;
                 }
-                if at == asked {
-                    let from = (asked - added.start).min(next);
-                    let coming = &places[1 - turn][from..(from + at_once).min(next)];
-                    coming.iter().for_each(|&place| rows.ask(place));
-                    asked = (asked + at_once).min(added.end);
-                }
-                let stop = end.min(asked);
-                let of_block = &places[turn][at - added.start..stop - added.start];
-                for (at, &place) in (at..stop).zip(of_block) {
+                let stop = end.min(added.end);
+                let part = at - added.start..stop - added.start;
+                let of_part = places[turn][part.clone()].iter();
+                let coming = &places[1 - turn][part];
+                for (at, (&place, &coming)) in (at..stop).zip(of_part.zip(coming)) {
+                    rows.ask(coming);
                     let Some(row) = rows.row(at, place, &mut scratch) else {
                         continue;
                     };
@@ -203,6 +203,8 @@ struct RestoredRows<'a> {
 impl RowSource for RestoredRows<'_> {
     type Place = i32;
     type Error = Error;
+
+    const NOWHERE: i32 = -1;
 
     #[inline(always)]
     fn early(&mut self, _: Range<usize>) {}

@@ -4,6 +4,7 @@
 use crate::batch::distinct::repeat_often;
 use crate::batch::pooling::{parts, pool_bags, RowSource};
 use crate::batch::restore_pooled;
+use crate::mem::NONE;
 use crate::simd::Level;
 use crate::stores::{with_rows_now, ReadRows};
 use crate::table::rows::content::{Content, Offsets};
@@ -97,6 +98,8 @@ impl<S: ReadRows> RowSource for OffsetRows<'_, S> {
     /// The place, and what is wrong with its offset.
     type Error = (i32, Unfit);
 
+    const NOWHERE: u32 = NONE;
+
     #[inline(always)]
     fn early(&mut self, _: Range<usize>) {}
 
@@ -131,6 +134,8 @@ struct RowsOfKeys<'a, S> {
 impl<S: ReadRows> RowSource for RowsOfKeys<'_, S> {
     type Place = u32;
     type Error = Infallible;
+
+    const NOWHERE: u32 = NONE;
 
     #[inline(always)]
     fn early(&mut self, ids: Range<usize>) {
