@@ -22,6 +22,12 @@ def pooled(table, ids, combiner="sum", **arguments):
     return sparse_lookup_pooled(table, ids, combiner, **arguments)
 
 
+def one_by_one(tables, ids, combiners, weights=None, **named):
+    """A pooled lookup of each table."""
+    weights = weights or [None] * len(tables)
+    return [pooled(*single[:3], weights=single[3], **named) for single in zip(tables, ids, combiners, weights)]
+
+
 def start_of(keys, dim=DIM):
     """The first keys, and rows to begin with."""
     return np.arange(keys), np.random.RandomState(4).randn(keys, dim).astype(np.float32)

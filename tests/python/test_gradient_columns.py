@@ -6,10 +6,11 @@ import tensorflow as tf
 
 import support
 from optimizer_cases import OF_EACH_SIZE, ids_of
+from pooled_cases import one_by_one
 from test_fused_updates import lookup, needed, sgd, untouched
 from test_grouped_updates import make_table, updates_of
-from test_pooled_many import COMBINERS, Batches, many, one_by_one
 from test_sparse_lookup_many import filled
+from mx_rec.core.embedding import sparse_lookup_pooled_many
 from mx_rec.graph.modifier import modify_graph_and_start_emb_cache
 from mx_rec.ops.optimizers import gradients_of
 from mx_rec.tensorflow.names import tensor_util
@@ -87,30 +88,55 @@ def test_separate_lookups_that_are_concatenated(graph, session, dynamic, monkeyp
         same_rows(sess, sides)
 
 
+class Batches:
+    """Ids of every kind for five members: dense, sparse, ragged and weighted ones; the last share a table."""
+
+    def __init__(self):
+        self._fed = [tf.compat.v1.placeholder(tf.int64, [None, None]) for _ in range(5)]
+        dense = self._fed
+        sparse = tf.sparse.from_dense(dense[1] + 1)
+        sparse = tf.SparseTensor(sparse.indices, sparse.values - 1, sparse.dense_shape)
+        ragged = tf.RaggedTensor.from_tensor(dense[2])
+        self.weights = [None, None, None, tf.sin(tf.cast(dense[3], tf.float32)), None]
+        self.ids = [dense[0], sparse, ragged, dense[3], dense[4]]
+
+    def feed(self, random, bags, length):
+        return {one: random.randint(-1, 60, size=(bags, length)) for one in self._fed}
+
+
 @pytest.mark.parametrize("case", OF_EACH_SIZE, ids=ids_of(OF_EACH_SIZE))
 def test_pooled_lookups_that_are_concatenated(graph, session, dynamic, case, monkeypatch):
-    """Sparse, ragged and weighted ids, all combiners; one table comes twice."""
+    """Vectors, rows and slots of sparse, ragged and weighted ids, with all combiners; one table comes twice."""
     batches = Batches()
-    dims = [4, 16, 32, 33]
-    sides, trains = [], []
+    dims, combiners = [4, 16, 32, 33], ["sum", "mean", "sqrtn", "mean", "sum"]
+    sides, trains, vectors = [], [], []
     for grouped in (True, False):
         support.switch_pass(monkeypatch, grouped)
         tables = tables_of("many" if grouped else "one", dims)
-        make = many if grouped else one_by_one
-        vectors = make(tables + tables[1:2], batches.ids, COMBINERS, batches.weights)
-        joined = tf.concat(vectors + [tf.ones([tf.shape(vectors[0])[0], 5])], 1)
+        make = sparse_lookup_pooled_many if grouped else one_by_one
+        vectors.append(make(tables + tables[1:2], batches.ids, combiners, batches.weights))
+        joined = tf.concat(vectors[-1] + [tf.ones([tf.shape(vectors[-1][0])[0], 5])], 1)
         trains.append(train_on(loss_of(joined), tables, case.ours(tf.constant(0.1 * case.lr)), grouped))
         support.pass_over()
-        sides.append(tables)
-    assert columns_of(trains[0]) == [0, 4, 85, 20, 52]
+        sides.append([support.Raw.of(table) for table in tables])
+    assert columns_of(trains[0]) == [0, 4, 85, 20, 52] and updates_of(trains[0]) == [(case.op, "bags", 4)]
+    ops = needed(trains[0])
+    assert [len(ops[kind]) for kind in ("MxRecIdOffset of many", "MxRecRead bags of many")] == [1, 1]
+    assert not {"MxRecReducePooled", "MxRecRead bags", "MxRecIdOffset"} & set(ops)
+    assert [vector.shape.as_list()[-1] for vector in vectors[0]] == dims + dims[1:2]
+    for raws in sides:
+        for raw in raws:
+            raw.make_slots(case)
     sess = support.started(session())
-    for tables in sides:
-        filled(sess, [support.Raw.of(table) for table in tables])
+    for raws in sides:
+        filled(sess, raws)
     random = np.random.RandomState(3)
     for shape in ((5, 3), (1, 1), (0, 3), (3, 0), (900, 5)):
         feed = {one: np.minimum(values, 59) for one, values in batches.feed(random, *shape).items()}
-        sess.run(trains, feed)
-        same_rows(sess, sides)
+        support.assert_same_each(*[sess.run([found, train], feed)[0] for found, train in zip(vectors, trains)])
+        support.assert_same_rows(sess, *sides)
+    for name, _ in case.slots:
+        support.assert_same_each(*[[raw.slot_rows(sess, name) for raw in raws] for raws in sides])
 
 
 def unequal_shapes(tf, rows):

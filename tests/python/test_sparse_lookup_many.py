@@ -1,13 +1,14 @@
-"""sparse_lookup_many: the numbers of single lookups, by one op of each kind; in modified graphs too."""
+"""sparse_lookup_many and sparse_lookup_pooled_many: which lookups of a call share ops; in modified graphs too."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import support
+from pooled_cases import one_by_one
 from test_fused_updates import loss_of, lookup, needed
 from test_grouped_updates import make_table, updates_of
-from mx_rec.core.embedding import sparse_lookup_many
+from mx_rec.core.embedding import sparse_lookup_many, sparse_lookup_pooled_many
 from mx_rec.graph import modify_graph_and_start_emb_cache
 from mx_rec.graph.__main__ import main
 from mx_rec.optimizers.lazy_adam import create_hash_optimizer
@@ -39,78 +40,6 @@ def trained(tables, loss):
 def filled(sess, raws):
     for at, raw in enumerate(raws):
         raw.assign(sess, np.arange(60), np.random.RandomState(at).randn(60, raw.dim))
-
-
-DIMS = [4, 16, 1, 33]
-
-
-@pytest.mark.parametrize("concat", [False, True])
-@pytest.mark.parametrize("again", [False, True])
-def test_training_gives_the_bits_of_single_lookups(graph, session, dynamic, concat, again):
-    """Random batches, empty ones too; with `again` one table comes twice in the group."""
-    places = list(range(len(DIMS))) + [1] * again
-    ids = [tf.compat.v1.placeholder(tf.int64, [None, None]) for _ in places]
-    sides = []
-    for grouped in (True, False):
-        tables = [make_table("%s_%d" % ("many" if grouped else "one", at), dim) for at, dim in enumerate(DIMS)]
-        chosen = [tables[at] for at in places]
-        if grouped:
-            found = many(chosen, ids, concat=concat)
-        else:
-            found = [lookup(table, one) for table, one in zip(chosen, ids)]
-            found = tf.concat(found, -1) if concat else found
-        found = [found] if concat else found
-        sides.append((found, trained(tables, loss_of(found)), [support.Raw.of(table) for table in tables]))
-    ops = needed(sides[0][1])
-    assert ("MxRecRead whole" if concat else "MxRecRead of many") in ops and "MxRecIdOffset of many" in ops
-    assert "MxRecReduce" not in ops and "MxRecReduceColumns" not in ops
-    assert updates_of(sides[0][1]) == [("lazy_adam", "ids", 4)]
-    for found, _, _ in sides:
-        assert [one.shape.as_list()[-1] for one in found] == (
-            [sum(DIMS[at] for at in places)] if concat else [DIMS[at] for at in places])
-    sess = support.started(session())
-    for _, _, raws in sides:
-        filled(sess, raws)
-    random = np.random.RandomState(3)
-    for step in range(6):
-        shape = [(5, 3), (0, 3), (1, 1), (70, 2), (3, 0), (600, 5)][step]
-        feed = {one: random.randint(-1, 80, size=shape) for one in ids}
-        if not again:
-            # Rows of new keys begin with values that depend on the table's name.
-            feed = {one: np.minimum(values, 59) for one, values in feed.items()}
-        else:
-            feed = {one: values % 60 - (values < 0) for one, values in feed.items()}
-        results = [sess.run([found, train], feed)[0] for found, train, _ in sides]
-        support.assert_same_each(*results)
-        support.assert_same_rows(sess, sides[0][2], sides[1][2])
-        support.assert_same_each(*[[raw.slot_rows(sess, "LazyAdam_velocity") for raw in side[2]] for side in sides])
-
-
-@pytest.mark.parametrize("concat", [False, True])
-def test_changed_gradients_give_what_single_lookups_give(graph, session, dynamic, concat):
-    """Clipped gradients need sums that are tensors: those of columns too."""
-    ids = [tf.constant([[1, 2], [1, 3]], tf.int64), tf.constant([[7, 7], [7, -1]], tf.int64)]
-    sides = []
-    for grouped in (True, False):
-        tables = [make_table("%s_%d" % ("many" if grouped else "one", at), 2 + at) for at in range(2)]
-        found = many(tables, ids, concat=concat) if grouped else [lookup(*pair) for pair in zip(tables, ids)]
-        if not grouped and concat:
-            found = tf.concat(found, -1)
-        loss = loss_of([found] if concat else found)
-        variables = [table.variable for table in tables]
-        gradients = [tf.IndexedSlices(tf.clip_by_norm(one.values, 0.5), one.indices)
-                     for one in tf.gradients(loss, variables)]
-        assert all(one.values.shape.as_list()[1] == 2 + at for at, one in enumerate(gradients))
-        train = lazy_adam().apply_gradients(zip(gradients, variables))
-        sides.append((train, [support.Raw.of(table) for table in tables]))
-    assert ("MxRecReduceColumns" in needed(sides[0][0])) == concat
-    sess = support.started(session())
-    for _, raws in sides:
-        filled(sess, raws)
-    for _ in range(3):
-        for train, _ in sides:
-            sess.run(train)
-        support.assert_same_rows(sess, sides[0][1], sides[1][1])
 
 
 def test_the_gradient_of_a_gradient_goes_through_columns(graph, session, dynamic):
@@ -179,6 +108,30 @@ def test_admission_and_default_rows_work_in_a_group(graph, session, dynamic):
     assert [support.Raw.of(table).size(sess) for table in tables] == [1, 1]
 
 
+def test_weights_with_gradients_have_ops_of_their_own_and_scaled_rows_share_one(graph, session, dynamic):
+    ids = [tf.constant([[1, 2, 2], [3, -1, 1]], tf.int64)] * 3
+    weights = tf.compat.v1.get_variable("weights", initializer=np.linspace(0.5, 2, 6).astype(np.float32).reshape(2, 3))
+    tables = [make_table("table_%d" % at, 4) for at in range(3)]
+    given = [weights, None, tf.constant(np.full([2, 3], 0.5, np.float32))]
+    forms = [make(tables, ids, ["mean"] * 3, given, **more)
+             for make in (sparse_lookup_pooled_many, one_by_one) for more in ({}, {"max_norm": 0.1})]
+    wanted = [weights] + [table.variable for table in tables]
+    gradients = [tf.gradients(loss_of(form), wanted) for form in forms]
+    sess = support.started(session())
+    for raw in [support.Raw.of(table) for table in tables]:
+        raw.assign(sess, np.arange(6), np.random.RandomState(1).randn(6, 4))
+    found, slopes = sess.run([forms, gradients])
+    kinds = [needed(*form) for form in forms[:2]]
+    assert all(len(one["MxRecIdOffset of many"]) == 1 for one in kinds)
+    # The two without weights that have gradients.
+    assert [[op.get_attr("N") for op in one["MxRecRead bags of many"]] for one in kinds] == [[2], [2]]
+    for ours, theirs in zip(found[:2], found[2:]):
+        support.assert_same_each(ours, theirs)
+    for ours, theirs in zip(slopes[:2], slopes[2:]):
+        for one, other in zip(ours, theirs):
+            support.assert_same_bits(getattr(one, "values", one), getattr(other, "values", other))
+
+
 @pytest.mark.parametrize("place", ["cond", "loop", "function", "expansion", "switch", "one"])
 def test_elsewhere_each_lookup_reads_by_an_op_of_its_own(graph, session, mx, place):
     mx(use_dynamic_expansion=place == "expansion", graph_pass=place != "switch")
@@ -214,16 +167,49 @@ def test_a_failing_table_names_itself_and_no_table_gets_a_row(graph, session, dy
     assert [raw.size(sess) for raw in raws] == [2, 2, 2]
 
 
+def test_bags_and_offsets_that_are_wrong_in_one_table_change_no_table(graph, session, dynamic):
+    """What is fed between the ops: the update checks all members before it changes the first."""
+    tables = [make_table("table_%d" % at, 2) for at in range(2)]
+    vectors = sparse_lookup_pooled_many(tables, [tf.constant([[1, 2], [2, 3]], tf.int64)] * 2)
+    train = trained(tables, loss_of(vectors))
+    update, = needed(train)["MxRecUpdate"]
+    grads = [np.ones([2, 2], np.float32)] * 2
+    handed = {update.inputs[6 + at]: grads[at] for at in range(2)}
+    raws, sess = support.opened(tables, session, True)
+    filled(sess, raws)
+    before = [raw.rows(sess) for raw in raws]
+    embed = vectors[0].op
+    for op, place, value, text in (
+            (update, 3, [5, 6, 7], "table_1"), (update, 5, [[0, 1], [1, 9]], "table_1"),
+            (embed, 5, [5, 6, 7], "table_1"), (embed, 9, [1, 9], "table_1"), (embed, 9, [3, 2], "table_1")):
+        wanted = train if op is update else vectors
+        feed = dict(handed) if op is update else {}
+        feed[op.inputs[place]] = value
+        with pytest.raises(tf.errors.InvalidArgumentError, match="%s.*%s" % (op.type, text)):
+            sess.run(wanted, feed)
+    support.assert_same_each([one.rows(sess) for one in raws], before)
+
+
 def test_bad_arguments_are_refused_before_anything_is_made(graph, dynamic):
     tables = [make_table("table_%d" % at, 2) for at in range(2)]
-    ids = tf.constant([1, 2], tf.int64)
+    ids, bags = tf.constant([1, 2], tf.int64), tf.constant([[1, 2]], tf.int64)
     before = len(graph.get_operations())
     for arguments, text in (
             (([], []), "at least one table"), ((tables, [ids]), "one entry for each of the 2 tables"),
-            (([tables[0], 5], [ids, ids]), "hashtables"), ((tables[0], [ids]), "hashtables"),
-            ((tables, [ids, 5]), "'ids'"), ((tables, [ids, tf.SparseTensor([[0]], [1], [1])]), "SparseTensor")):
+            (([tables[0], 5], [ids, ids]), "hashtables"), ((tables[0], [ids]), "hashtables"), ((tables, [ids, 5]), "'ids'")):
+        for make in (many, sparse_lookup_pooled_many):
+            with pytest.raises(ValueError, match=text):
+                make(*arguments)
+    for arguments, text in (
+            ((tables, [bags, tf.constant(1, tf.int64)]), "scalar"),
+            ((tables, [bags, bags], ["sum"]), "'combiner' should have one entry"),
+            ((tables, [bags, bags], ["sum", "max"]), "combiner"), ((tables, [bags, bags], 3), "combiner"),
+            ((tables, [bags, bags], "sum", [None]), "'weights' should have one entry"),
+            ((tables, [bags, bags], "sum", [None, tf.ones([1, 3])]), "'table_1' have the shape")):
         with pytest.raises(ValueError, match=text):
-            sparse_lookup_many(*arguments, modify_graph=True)
+            sparse_lookup_pooled_many(*arguments)
+    with pytest.raises(ValueError, match="SparseTensor"):
+        many(tables, [ids, tf.SparseTensor([[0]], [1], [1])])
     with pytest.raises(ValueError, match="need modify_graph=True"):
         sparse_lookup_many(tables, [ids, ids])
     with pytest.raises(RuntimeError, match="'table_1' has 0 lookups for training already; 129 more are not possible"):
@@ -318,6 +304,7 @@ def test_a_modified_graph_claims_and_reads_all_tables_by_one_op_and_gives_the_sa
         graph, dynamic, monkeypatch, grouped):
     expected = run_model(grouped, False)
     assert len(expected[0]) == 5 and "MxRecIdOffset prepared of many" not in expected[2]
+    assert len(expected[2]["MxRecUpdate"]) == 1 and ("MxRecRead whole" in expected[2]) == (grouped == "concat")
     modified = run_model(grouped, True)
     ops = modified[2]
     assert len(ops["MxRecIdOffset prepared of many"]) == 1 and "MxRecIdOffset prepared" not in ops and "MxRecRead" not in ops
