@@ -7,9 +7,7 @@ import tensorflow as tf
 import support
 from optimizer_cases import OF_EACH_SIZE, ids_of
 from support import lookup
-from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
 from mx_rec.optimizers.gradient_descent import create_hash_optimizer
-from mx_rec.optimizers.gradient_descent_by_addr import create_hash_optimizer_by_addr
 from mx_rec.util.initialize import terminate_config_initializer
 
 
@@ -19,10 +17,6 @@ def make_table(name, dim=5, **arguments):
 
 def sgd(rate=1.0):
     return create_hash_optimizer(rate)
-
-
-def sgd_by_address(rate=1.0):
-    return create_hash_optimizer_by_addr(rate)
 
 
 def loss_of(embeddings):
@@ -109,22 +103,6 @@ def test_a_fused_update_gives_the_bits_of_one_that_is_not(graph, session, dynami
         support.assert_same_tables(dict(zip(keys.tolist(), values)), dict(zip(other_keys.tolist(), other_values)))
 
 
-def test_large_batches_give_the_same_bits(graph, session, dynamic):
-    """Large enough that several threads share the sums and the rows."""
-    ids = tf.compat.v1.placeholder(tf.int64, [None])
-    tables = [make_table("fused", 64), make_table("plain", 64)]
-    trains = []
-    for table in tables:
-        gradient = tf.gradients(loss_of([lookup(table, ids)]), table.variable)[0]
-        gradient = gradient if table is tables[0] else untouched(gradient)
-        trains.append(sgd(0.1).apply_gradients([(gradient, table.variable)]))
-    raws, sess = support.opened(tables, session)
-    keys = (np.random.RandomState(2).zipf(1.3, 30000) % 900) - 1
-    for train in trains:
-        sess.run(train, {ids: keys})
-    support.assert_same_tables(*[raw.rows(sess) for raw in raws])
-
-
 def test_several_pairs_of_one_table_and_several_tables_are_fused(graph, session, dynamic):
     tables = [make_table("first"), make_table("second")]
     ids = tf.constant([4, 4, 6], tf.int64)
@@ -136,17 +114,6 @@ def test_several_pairs_of_one_table_and_several_tables_are_fused(graph, session,
     sess = session()
     sess.run(train)
     assert support.Raw.of(tables[0]).size(sess) == 2
-
-
-def test_by_address_updates_are_fused(graph, session, mx):
-    mx(use_dynamic_expansion=True)
-    table = make_table("table")
-    loss = loss_of([lookup(table, tf.constant([1, 2, 1], tf.int64))])
-    rows = tf.compat.v1.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
-    offsets = tf.compat.v1.get_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET)
-    train = sgd_by_address().apply_gradients(zip(tf.gradients(loss, rows), offsets))
-    assert fused_lookups(train) == [1]
-    session().run(train)
 
 
 def clipped(tf, gradient):

@@ -131,30 +131,6 @@ def test_one_op_updates_all_tables_and_another_one_those_whose_gradients_were_ch
     session().run(train)
 
 
-def test_an_update_in_a_branch_updates_each_table_by_its_own_op(graph, session, dynamic):
-    tables = [make_table("table_%d" % at, 2) for at in range(3)]
-    ids = tf.constant([4, 4, 6], tf.int64)
-    taken = tf.compat.v1.placeholder(tf.bool, [])
-    embeddings = [lookup(table, ids) for table in tables]
-    pairs = list(zip(gradients_of(embeddings, tables), [table.variable for table in tables]))
-
-    def train():
-        with tf.control_dependencies([sgd().apply_gradients(pairs)]):
-            return tf.constant(1)
-
-    done = tf.cond(taken, train, lambda: tf.constant(0))
-    assert [op.get_attr("N") for op in support.updates_in(graph.get_operations())] == [1] * 3
-    raws = [support.Raw.of(table) for table in tables]
-    sess = session()
-    sess.run(embeddings)
-    before = [raw.rows(sess) for raw in raws]
-    assert sess.run(done, {taken: False}) == 0
-    for raw, rows in zip(raws, before):
-        support.assert_same_tables(raw.rows(sess), rows)
-    assert sess.run(done, {taken: True}) == 1
-    assert all(not np.array_equal(raw.rows(sess)[4], rows[4]) for raw, rows in zip(raws, before))
-
-
 def test_a_gradient_that_a_branch_may_leave_without_a_value_stops_no_other_table(graph, session, dynamic):
     """A gradient through a bare Switch: in a group, no table would be updated when it has no value."""
     from tensorflow.python.ops import control_flow_ops
@@ -224,31 +200,6 @@ def test_a_table_whose_gradient_waits_for_the_update_of_another_is_updated_after
         last = sgd().apply_gradients(zip(second, [variables[0]] + variables[2:]))
     assert updates_of(last) == [("sgd", "ids", 2), ("sgd", "ids", 3)]
     session().run(last)
-
-
-def test_a_failing_table_names_itself_and_leaves_the_others_as_they_were(graph, session, dynamic):
-    tables = [make_table("table_%d" % at, 2) for at in range(3)]
-    ids = tf.constant([4, 6], tf.int64)
-    embeddings = [lookup(table, ids) for table in tables]
-    gradients = gradients_of(embeddings, tables)
-    train = sgd().apply_gradients(zip(gradients, [table.variable for table in tables]))
-    raws = [support.Raw.of(table) for table in tables]
-    clear = support.ops().mx_rec_clear(raws[1].handle)
-    sess = session()
-    found = sess.run([gradients[1].indices] + embeddings)
-    before = [raw.rows(sess) for raw in raws]
-    for value, error, text in (([3, 5], tf.errors.InvalidArgumentError, "never given out"),
-                               (found[0], tf.errors.AbortedError, "was replaced")):
-        if error is tf.errors.AbortedError:
-            sess.run(clear)
-            sess.run(embeddings[1])
-            before[1] = raws[1].rows(sess)
-        with pytest.raises(error, match="MxRecUpdate on table 'table_1'.*" + text):
-            # The lookups, one of which would refuse them too, are left out.
-            zeros = {embedding: np.zeros([2, 2]) for embedding in embeddings}
-            sess.run(train, {gradients[1].indices: value, **zeros})
-        for raw, rows in zip(raws, before):
-            support.assert_same_tables(raw.rows(sess), rows)
 
 
 @pytest.mark.parametrize("imported", [False, True])

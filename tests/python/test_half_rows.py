@@ -305,22 +305,6 @@ def test_deltas_restore_what_a_whole_save_would_and_training_goes_on(graph, sess
         support.assert_same_tables(trained(model, sess, range(20, 24)), expected)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-def test_rows_on_disk_train_the_bits_of_rows_in_memory(graph, session, mx, tmp_path, dtype):
-    mx()
-
-    found = []
-    for more in ({}, dict(rows=2, host_vocabulary_size=2, ssd_vocabulary_size=100, ssd_data_path=[str(tmp_path)])):
-        tf.compat.v1.reset_default_graph()
-        model = Model("rowwise_adagrad", dtype, **more)
-        with support.started(support.new_session(), model.init) as sess:
-            for number in range(20):
-                model.step(sess, number, 3)
-            found.append(model.raw.rows(sess))
-            assert (table_stats(model.table).read_disk > 0) == bool(more)
-    support.assert_same_tables(found[1], found[0])
-
-
 def trained_on_servers_as_alone(servers, **variables):
     """Trains in one process and on servers, and expects the same bits of both; returns what one process found."""
     alone = json.loads(run_alone(RUN, **variables).strip().splitlines()[-1])

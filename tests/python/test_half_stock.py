@@ -275,21 +275,6 @@ def test_weights_of_keras_are_rounded_to_the_nearest(graph, mx):
         tf.keras.backend.set_session(None)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-def test_rows_on_disk_have_the_bits_of_rows_in_memory(mx, tmp_path, dtype):
-    found = []
-    for more in ({}, dict(memory_rows=20, ssd_data_path=[str(tmp_path)])):
-        settings(mx, dtype, **more)
-        with tf.Graph().as_default():
-            model = Model("adagrad")
-            with support.started(support.new_session(), model.init) as sess:
-                for number in range(12):
-                    model.step(sess, number)
-                found.append(np.concatenate([sess.run(model.rows, {model.ids: np.arange(first, first + 20)}) for first in (0, 20)]))
-        stop()
-    np.testing.assert_array_equal(found[0], found[1])
-
-
 def test_admission_and_eviction_with_rows_of_two_bytes(mx):
     import test_stock_admission as admissions
     import test_stock_eviction as evictions

@@ -38,22 +38,6 @@ def test_what_waits_for_joined_updates_runs_behind_them():
     alike(script)
 
 
-def test_a_run_of_one_of_the_updates_that_were_joined_updates_that_table_alone():
-    def script(run):
-        source, ids, label, tables, rows = lookups_by_an_iterator(run)
-        loss, update = model(run, rows, label, tables)
-        ones = support.updates_in(tf.compat.v1.get_default_graph().get_operations())
-        run.modify()
-        sess = begun(run, source)
-        run.step(sess, [loss, update])
-        run.step(sess, ones[1])
-        run.step(sess, [ones[0], ones[2]])
-        run.step(sess, [loss, update])
-        run.contents(sess)
-
-    alike(script)
-
-
 def test_updates_that_a_graph_gets_later_are_joined_and_those_that_ran_stay():
     def script(run):
         source, ids, label, tables, rows = lookups_by_an_iterator(run)
@@ -75,33 +59,6 @@ def test_updates_that_a_graph_gets_later_are_joined_and_those_that_ran_stay():
 
 def variables_of(tables):
     return [table.variable for table in tables]
-
-
-def test_a_partial_run_of_a_step_computes_what_its_setup_asked_for():
-    def script(run):
-        source, ids, label, tables, rows = lookups_by_an_iterator(run)
-        rate = tf.compat.v1.placeholder(tf.float32, [])
-        sums = [total(one) for one in rows]
-        loss = loss_of(sums, label)
-        grads = tf.gradients(loss * rate, variables_of(tables))
-        update = optimizer("adagrad").apply_gradients(zip(grads, variables_of(tables)))
-        ones = support.updates_in(tf.compat.v1.get_default_graph().get_operations())
-        with tf.control_dependencies([update]):
-            trained = tf.identity(loss)
-        with tf.control_dependencies([ones[1]]):
-            one = tf.identity(sums[1])
-        run.modify()
-        sess = begun(run, source)
-        for fetches in ([sums[0], trained], [loss, trained], [sums[2], one], [rows[1], trained]):
-            begin = sess.partial_run_setup(fetches, [rate])
-            run.note("part", sess.partial_run(begin, fetches[0]))
-            run.note("rest", sess.partial_run(begin, fetches[1], {rate: 0.5}))
-            with sess.as_default():
-                run.note("sizes", [table.size() for table in tables])
-        run.step(sess, [loss, update], {rate: 1.0})
-        run.contents(sess)
-
-    alike(script)
 
 
 @pytest.mark.parametrize("fetched", ["train op", "update"])
@@ -266,22 +223,6 @@ def test_gradients_can_be_fetched_and_those_that_a_script_changes_can_be_fed():
         if run.form == PASSED:
             with pytest.raises(ValueError, match="may not be fed"):
                 sess.run(update, {grads[0].values: np.zeros([2, 4])})
-
-    alike(script)
-
-
-def test_a_number_of_an_optimizer_that_several_updates_take_can_be_fed():
-    def script(run):
-        source, ids, label, tables, rows = lookups_by_an_iterator(run)
-
-        rate = tf.compat.v1.placeholder_with_default(0.1, [])
-        loss = loss_of([total(one) for one in rows], label)
-        update = create_hash_optimizer(rate).minimize(loss, var_list=variables_of(tables))
-        run.modify()
-        sess = begun(run, source)
-        for value in (0.1, 0.5, 0.0):
-            run.step(sess, [loss, update], {rate: value})
-        run.contents(sess)
 
     alike(script)
 
