@@ -1,22 +1,19 @@
 //! Slots of 2 bytes a value: what they become step by step, and what refuses them.
 
-use crate::halves::{config, rows, stored, train, with_half_slots, DIM, HALVES};
+use crate::halves::{
+    config, converting, message, number_of, rows, stored, train, with_half_slots, DIM, HALVES,
+};
 use crate::optimizers::optimizer;
 use crate::support::{created, field_update, tier};
 use crate::tiered::support::Directory;
-use mx_rec_kernels::checkpoint::{inspect, load, load_chain, save, save_delta};
+use mx_rec_kernels::checkpoint::{inspect, load, save};
 use mx_rec_kernels::{
-    Absent, Error, Field, Ids, Pool, Result, Rounding, RowDtype, RowGradients, SlotSpec,
-    SlotValues, Table, TableConfig, Target, OPTIMIZERS,
+    Absent, Field, Ids, Pool, Result, Rounding, RowDtype, RowGradients, SlotSpec, SlotValues,
+    Table, TableConfig, Target,
 };
 use std::collections::BTreeMap;
 
 const BFLOAT16: RowDtype = RowDtype::Bfloat16;
-
-fn number_of(name: &str) -> usize {
-    let mut all = OPTIMIZERS.iter();
-    all.position(|one| one.name == name).unwrap()
-}
 
 /// What a slot adds to the seed, in wider numbers: FNV-1a of its name, mixed.
 pub(crate) fn stream(name: &str) -> u64 {
@@ -118,10 +115,6 @@ fn slots_are_those_of_the_rule_on_paper_after_every_step() -> Result<()> {
     Ok(())
 }
 
-fn message(result: Result<impl Sized>) -> String {
-    result.err().map(|error: Error| error.to_string()).unwrap()
-}
-
 #[test]
 fn types_that_slots_cannot_have_are_refused() {
     for (dtype, slot_dtype, text) in [
@@ -140,11 +133,6 @@ fn types_that_slots_cannot_have_are_refused() {
             "{found}"
         );
     }
-}
-
-fn converting(mut config: TableConfig, conversion: Rounding) -> TableConfig {
-    config.row_storage.conversion = Some(conversion);
-    config
 }
 
 #[test]
@@ -460,40 +448,30 @@ fn values_of_slots_that_do_not_fit_are_counted() -> Result<()> {
 }
 
 #[test]
-fn deltas_and_their_base_may_be_of_one_table_with_half_slots() -> Result<()> {
-    let (directory, pool) = (Directory::new("half_slot_deltas"), Pool::new(2)?);
-    let (base, delta) = (directory.0.join("base"), directory.0.join("delta"));
-    let at = number_of("adagrad");
-    let table = Table::new(with_half_slots(RowDtype::Float16, Rounding::Stochastic))?;
-    table.track_changes();
-    train(&table, &pool, at, 0..3, 60)?;
-    let saved = save(&table, &pool, &base)?;
-    table.remove(Ids::I64(&[1, 2]))?;
-    train(&table, &pool, at, 3..4, 10)?;
-    save_delta(&table, &pool, &delta, saved.epoch, 1)?;
-    let other = Table::new(table.config().clone())?;
-    load_chain(&other, &pool, &[&base, &delta], &|_| true)?;
-    assert_eq!(rows(&other), rows(&table));
-    train(&other, &pool, at, 4..6, 60)?;
-    train(&table, &pool, at, 4..6, 60)?;
-    assert_eq!(rows(&other), rows(&table));
-    Ok(())
-}
-
-#[test]
-fn slots_take_half_the_memory() -> Result<()> {
+fn rows_and_slots_take_half_the_memory() -> Result<()> {
     let pool = Pool::new(1)?;
-    let bytes = |config: TableConfig| -> Result<u64> {
-        let table = Table::new(TableConfig { dim: 64, ..config })?;
+    let bytes = |dtype, slot_dtype, name: &str| -> Result<u64> {
+        let mut config = config(dtype, Rounding::Stochastic);
+        (config.dim, config.row_storage.slot_dtype) = (64, slot_dtype);
+        let table = Table::new(config)?;
         let ids: Vec<i64> = (0..4000).collect();
-        let grads = vec![0.1; 64 * ids.len()];
-        let step = optimizer(number_of("lazy_adam"), 0);
+        let (grads, step) = (vec![0.1; 64 * ids.len()], optimizer(number_of(name), 0));
         table.apply(&pool, Target::Ids(Ids::I64(&ids)), &grads, &*step)?;
         Ok(table.memory().rows_bytes)
     };
-    let wide = bytes(config(BFLOAT16, Rounding::Stochastic))?;
-    let narrow = bytes(with_half_slots(BFLOAT16, Rounding::Stochastic))?;
+    let wide = RowDtype::Float32;
+    assert_eq!(bytes(wide, wide, "sgd")?, 4000 * 256);
+    assert_eq!(bytes(BFLOAT16, wide, "sgd")?, 4000 * 128);
+    assert_eq!(
+        bytes(RowDtype::Float16, wide, "rowwise_adagrad")?,
+        4000 * 136
+    );
+    assert_eq!(bytes(wide, wide, "adagrad")?, 4000 * 512);
+    let (before, now) = (
+        bytes(BFLOAT16, wide, "lazy_adam")?,
+        bytes(BFLOAT16, BFLOAT16, "lazy_adam")?,
+    );
     // 128 + 2 * 256 bytes, and 3 * 128.
-    assert!(narrow * 10 < wide * 7, "{narrow} {wide}");
+    assert!(now * 10 < before * 7, "{now} {before}");
     Ok(())
 }

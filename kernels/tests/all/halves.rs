@@ -1,10 +1,9 @@
-//! Rows of 2 bytes a value: what they become step by step, whatever the threads, the place of the
-//! rows, restores, deltas and parts are.
+//! Rows of 2 bytes a value: what they become step by step, and in checkpoints of other types.
 
 use crate::optimizers::optimizer;
-use crate::support::{created, field_update, found_rows, push_of, tier, UNIFORM};
+use crate::support::{created, field_update, found_rows, push_of, UNIFORM};
 use crate::tiered::support::Directory;
-use mx_rec_kernels::checkpoint::{load, load_chain, load_part, save, save_delta};
+use mx_rec_kernels::checkpoint::{load, load_part, save};
 use mx_rec_kernels::{
     Absent, Error, Field, Ids, Partition, Pool, Result, Rounding, RowDtype, RowStorage, SlotSpec,
     Table, TableConfig, Target, OPTIMIZERS,
@@ -36,8 +35,7 @@ pub(crate) fn with_half_slots(dtype: RowDtype, rounding: Rounding) -> TableConfi
     config
 }
 
-fn converting(dtype: RowDtype, conversion: Rounding) -> TableConfig {
-    let mut config = config(dtype, Rounding::Stochastic);
+pub(crate) fn converting(mut config: TableConfig, conversion: Rounding) -> TableConfig {
     config.row_storage.conversion = Some(conversion);
     config
 }
@@ -60,7 +58,7 @@ pub(crate) fn grads(t: usize, n: usize) -> Vec<f32> {
     (0..n * DIM).map(grad).collect()
 }
 
-fn number_of(name: &str) -> usize {
+pub(crate) fn number_of(name: &str) -> usize {
     let mut all = OPTIMIZERS.iter();
     all.position(|one| one.name == name).unwrap()
 }
@@ -90,10 +88,6 @@ pub(crate) fn rows(table: &Table) -> BTreeMap<i64, Vec<u32>> {
     };
     table.for_each_row(&mut put).unwrap();
     found
-}
-
-fn is_lazy(at: usize) -> bool {
-    optimizer(at, 0).decay().is_none()
 }
 
 /// The second half of a step of SplitMix64, modulo 2^64, in wider numbers.
@@ -215,61 +209,6 @@ fn rows_are_those_of_the_rule_on_paper_after_every_step() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn results_depend_on_no_threads_order_of_rows_disk_restores_deltas_or_parts() -> Result<()> {
-    let dir = Directory::new("half_results");
-    let (one, three) = (Pool::new(1)?, Pool::new(3)?);
-    let configs = [
-        config(RowDtype::Bfloat16, Rounding::Stochastic),
-        config(RowDtype::Float16, Rounding::Stochastic),
-        with_half_slots(RowDtype::Bfloat16, Rounding::Stochastic),
-    ];
-    for config in configs {
-        for at in (0..OPTIMIZERS.len()).filter(|&at| is_lazy(at)) {
-            let name = OPTIMIZERS[at].name;
-            let table = Table::new(config.clone())?;
-            train(&table, &one, at, 0..12, 300)?;
-            let expected = rows(&table);
-
-            let threads = Table::new(config.clone())?;
-            // Other row numbers.
-            created(&threads, &one, &ids(9, 300));
-            train(&threads, &three, at, 0..12, 300)?;
-            let others = rows(&threads);
-            assert!(
-                expected.iter().all(|(key, row)| others[key] == *row),
-                "{name}"
-            );
-
-            let tier = tier(320, vec![dir.0.clone()]);
-            let tiered = Table::tiered(config.clone(), &tier)?;
-            train(&tiered, &three, at, 0..12, 300)?;
-            assert!(tiered.stats().tier.unwrap().rows_on_disk > 0);
-            assert_eq!(rows(&tiered), expected, "{name} on disk");
-
-            let first = Table::new(config.clone())?;
-            first.track_changes();
-            train(&first, &one, at, 0..5, 300)?;
-            let (base, delta) = (dir.0.join("base"), dir.0.join("delta"));
-            let saved = save(&first, &three, &base)?;
-            train(&first, &one, at, 5..8, 300)?;
-            save_delta(&first, &three, &delta, saved.epoch, 1)?;
-            let resumed = Table::new(config.clone())?;
-            load(&resumed, &three, &base)?;
-            train(&resumed, &three, at, 5..12, 300)?;
-            assert_eq!(rows(&resumed), expected, "{name} resumed");
-            let chained = Table::tiered(config.clone(), &tier)?;
-            load_chain(&chained, &three, &[&base, &delta], &|_| true)?;
-            train(&chained, &one, at, 8..12, 300)?;
-            assert_eq!(rows(&chained), expected, "{name} from a delta");
-
-            let joined = in_parts(&config, at, &base, 5..12)?;
-            assert_eq!(joined, expected, "{name} in parts");
-        }
-    }
-    Ok(())
-}
-
 /// The rows of three parts that are restored from a checkpoint and take steps of 300 ids.
 pub(crate) fn in_parts(
     config: &TableConfig,
@@ -318,7 +257,7 @@ fn push_to_parts(parts: &[Table], at: usize, t: usize) -> Result<()> {
     Ok(())
 }
 
-fn message(result: Result<impl Sized>) -> String {
+pub(crate) fn message(result: Result<impl Sized>) -> String {
     result.err().map(|error: Error| error.to_string()).unwrap()
 }
 
@@ -354,7 +293,7 @@ fn a_checkpoint_of_another_type_is_refused_or_converted_as_asked() -> Result<()>
             load(&source, &Pool::new(1)?, &dir)?;
             let source = rows(&source);
             for conversion in [Rounding::Nearest, Rounding::Stochastic] {
-                let found = both(&saved, &converting(to, conversion), &dir)?;
+                let found = both(&saved, &converting(plain.clone(), conversion), &dir)?;
                 for (key, row) in rows(&found) {
                     for (column, bits) in row.into_iter().enumerate() {
                         let value = f32::from_bits(source[&key][column]);
@@ -446,27 +385,5 @@ fn rows_that_others_write_are_rounded_and_values_that_do_not_fit_are_counted() -
     for (found, new) in found_rows(&table, &pool, &[6]).iter().zip(new) {
         assert_eq!(*found, stored(RowDtype::Float16, new, None));
     }
-    Ok(())
-}
-
-#[test]
-fn rows_take_half_the_memory() -> Result<()> {
-    let pool = Pool::new(1)?;
-    let bytes = |dtype, name: &str| -> Result<u64> {
-        let table = Table::new(TableConfig {
-            dim: 64,
-            ..config(dtype, Rounding::Stochastic)
-        })?;
-        let ids: Vec<i64> = (0..4000).collect();
-        let grads = vec![0.1; 64 * ids.len()];
-        let step = optimizer(number_of(name), 0);
-        table.apply(&pool, Target::Ids(Ids::I64(&ids)), &grads, &*step)?;
-        let stats = table.memory();
-        Ok(stats.rows_bytes)
-    };
-    assert_eq!(bytes(RowDtype::Float32, "sgd")?, 4000 * 256);
-    assert_eq!(bytes(RowDtype::Bfloat16, "sgd")?, 4000 * 128);
-    assert_eq!(bytes(RowDtype::Float16, "rowwise_adagrad")?, 4000 * 136);
-    assert_eq!(bytes(RowDtype::Float32, "adagrad")?, 4000 * 512);
     Ok(())
 }
