@@ -412,6 +412,8 @@ def test_tables_on_parameter_servers_are_read_and_refuse_to_be_set(parts):
         except tf.errors.InvalidArgumentError as error:
             errors.append(str(error))
     fetched = sess.run(users)
+    # A program that keeps all that it has at its end.
+    assert len(sess.run(v1.global_variables())) == 4 + (parts or 1)
     print(json.dumps({"errors": errors, "fetched": fetched.tolist(), """)
     with StockJob(code=code, ps=2) as job:
         found = job.run(LAST="3", CONSTANT="1", RESOURCE="1", STRATEGY="div", PARTS=str(parts))

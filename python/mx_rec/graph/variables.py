@@ -182,7 +182,9 @@ def patched_global_variables(stock: Callable[..., List[Any]]) -> Callable[..., L
         tables = [] if tf.executing_eagerly() else [
             variable for one in converted(tf.compat.v1.get_default_graph())
             for variable in one.objects.get(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, ())
-            if scope is None or re.match(scope, variable.name)]
+            # Slots on parameter servers cannot be read, and are never variables again.
+            if (variable.op.name == one.plan.name or not one.plan.on_servers)
+            and (scope is None or re.match(scope, variable.name))]
         # In the order in which they were made, as TensorFlow lists them.
         # pylint: disable=protected-access
         return sorted(found + tables, key=lambda one: one.op._id) if tables else found
