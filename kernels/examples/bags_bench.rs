@@ -3,10 +3,11 @@
 //! ```text
 //! cargo run --release -p mx_rec_kernels --example bags_bench -- [--quick] [--threads N]
 //!     [--reps N] [--rows N] [--dim N] [--bags N] [--length N] [--tables N] [--only NAME]
-//!     [--exponent F]
+//!     [--exponent F] [--far]
 //! ```
 //! `ours` is the median of milliseconds for one batch in all tables, ids drawn by Zipf's law
-//! (exponent 1.05; 0 draws all rows alike); `peer` is the sum of the same rows in arrays, at places
+//! (exponent 1.05; 0 draws all rows alike), keys
+//! from 0 on or, with `--far`, anywhere; `peer` is the sum of the same rows in arrays, at places
 //! that are known.
 
 #[expect(dead_code, reason = "other benches use the rest")]
@@ -19,10 +20,10 @@ use mx_rec_kernels::{
 use std::hint::black_box;
 use std::sync::Arc;
 use support::arguments::Arguments;
-use support::{fill, key, line, median, table, time, zipf};
+use support::{key, line, median, table, time, zipf};
 
-/// Batches that are drawn.
-const BATCHES: usize = 8;
+/// Batches that are drawn: so many that their rows do not stay in the caches.
+const BATCHES: usize = 32;
 
 fn main() -> Result<()> {
     let arguments = Arguments::of_process();
@@ -35,10 +36,11 @@ fn main() -> Result<()> {
     let n = bags * length;
     let exponent = arguments.text("--exponent");
     let exponent = exponent.map_or(Ok(1.05), str::parse).unwrap_or(1.05);
+    let far = arguments.has("--far");
     let drawn = zipf(exponent, tables * BATCHES, n, rows);
     let mut sides = Vec::new();
     for of_table in drawn.chunks(BATCHES) {
-        sides.push(Side::new(&pool, rows, dim, of_table)?);
+        sides.push(Side::new(&pool, rows, dim, of_table, far)?);
     }
     let ends: Vec<i64> = (1..=bags).map(|bag| (bag * length) as i64).collect();
     let described = Bags {
@@ -94,9 +96,15 @@ struct Side {
 }
 
 impl Side {
-    fn new(pool: &Pool, rows: usize, dim: usize, drawn: &[Vec<i64>]) -> Result<Side> {
+    fn new(pool: &Pool, rows: usize, dim: usize, drawn: &[Vec<i64>], far: bool) -> Result<Side> {
+        let key = |place: i64| if far { key(place) } else { place };
         let table = table(dim, rows as u64 + rows as u64 / 16)?;
-        fill(&table, pool, 0, rows, 65_536, |_| {})?;
+        // In an order that is not that of their numbers, nor of how often they occur.
+        let order: Vec<i64> = (0..rows)
+            .map(|at| key((at * 48_271 % rows) as i64))
+            .collect();
+        let mut inverse = vec![0; rows];
+        table.id_offset(pool, Ids::I64(&order), true, None, &mut inverse)?;
         let of_batch = |batch: &Vec<i64>| batch.iter().map(|&place| place as u32).collect();
         let keys = |batch: &Vec<i64>| batch.iter().map(|&place| key(place)).collect();
         Ok(Side {

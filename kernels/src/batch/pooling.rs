@@ -16,16 +16,22 @@ const LEAST_FLOATS: usize = 1 << 15;
 
 /// Where the rows of the ids of a batch are. Ids are worked on in blocks of at most [`MOST_AHEAD`].
 pub(crate) trait RowSource {
-    /// A row that was asked for.
-    type Place: Copy + Default;
+    /// Where a row is.
+    type Place: Copy;
     /// Why an id has none.
     type Error;
 
-    /// Called for every block one block before [`RowSource::ask`], in order.
+    /// The place of no row.
+    const NOWHERE: Self::Place;
+
+    /// Called for every block one block before [`RowSource::find`], in order.
     fn early(&mut self, ids: Range<usize>);
 
-    /// Starts to bring the rows of a block into the cache; `places` are as many as `ids`.
-    fn ask(&mut self, ids: Range<usize>, places: &mut [Self::Place]) -> Result<(), Self::Error>;
+    /// Finds the rows of a block; `places` are as many as `ids`.
+    fn find(&mut self, ids: Range<usize>, places: &mut [Self::Place]) -> Result<(), Self::Error>;
+
+    /// Starts to bring a row into the cache.
+    fn ask(&self, place: Self::Place);
 
     /// The row of an id, at least `dim` floats, which may be put into `scratch (dim)`; `None`
     /// stands for zeros.
@@ -127,11 +133,12 @@ impl<R: RowSource> PoolBags<'_, R> {
         let norm = bags.max_norm.map(|max_norm| max_norm.norm);
         let mut scaled = vec![0.0; norm.map_or(0, |_| dim)];
         // Of the block that is added and of the next one, in turns.
-        let mut places = [[R::Place::default(); MOST_AHEAD]; 2];
+        let mut places = [[R::NOWHERE; MOST_AHEAD]; 2];
         rows.early(block(ids.start));
         rows.early(block(ids.start + size));
         let first = block(ids.start);
-        rows.ask(first.clone(), &mut places[0][..first.len()])?;
+        rows.find(first.clone(), &mut places[0][..first.len()])?;
+        places[0].iter().for_each(|&place| rows.ask(place));
         let (mut turn, mut at) = (1, ids.start);
         // The block that is added.
         let mut added = at..at;
@@ -142,13 +149,18 @@ impl<R: RowSource> PoolBags<'_, R> {
                 if at == added.end {
                     added = block(at);
                     rows.early(block(at + 2 * size));
-                    let next = block(at + size);
-                    rows.ask(next.clone(), &mut places[turn][..next.len()])?;
+                    let (next, coming) = (block(at + size), &mut places[turn]);
+                    let (coming, behind) = coming.split_at_mut(next.len());
+                    behind.fill(R::NOWHERE);
+                    rows.find(next, coming)?;
                     turn = 1 - turn;
                 }
                 let stop = end.min(added.end);
-                let of_block = &places[turn][at - added.start..stop - added.start];
-                for (at, &place) in (at..stop).zip(of_block) {
+                let part = at - added.start..stop - added.start;
+                let of_part = places[turn][part.clone()].iter();
+                let coming = &places[1 - turn][part];
+                for (at, (&place, &coming)) in (at..stop).zip(of_part.zip(coming)) {
+                    rows.ask(coming);
                     let Some(row) = rows.row(at, place, &mut scratch) else {
                         continue;
                     };
@@ -192,11 +204,16 @@ impl RowSource for RestoredRows<'_> {
     type Place = i32;
     type Error = Error;
 
+    const NOWHERE: i32 = -1;
+
     #[inline(always)]
     fn early(&mut self, _: Range<usize>) {}
 
     #[inline(always)]
-    fn ask(&mut self, ids: Range<usize>, places: &mut [i32]) -> Result<()> {
+    fn ask(&self, _: i32) {}
+
+    #[inline(always)]
+    fn find(&mut self, ids: Range<usize>, places: &mut [i32]) -> Result<()> {
         let distinct = self.rows.len() / self.dim;
         for (place, &of_id) in places.iter_mut().zip(&self.inverse[ids]) {
             if of_id != -1 && (of_id as usize) >= distinct {

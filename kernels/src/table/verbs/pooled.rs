@@ -4,6 +4,7 @@
 use crate::batch::distinct::repeat_often;
 use crate::batch::pooling::{parts, pool_bags, RowSource};
 use crate::batch::restore_pooled;
+use crate::mem::NONE;
 use crate::simd::Level;
 use crate::stores::{with_rows_now, ReadRows};
 use crate::table::rows::content::{Content, Offsets};
@@ -97,16 +98,22 @@ impl<S: ReadRows> RowSource for OffsetRows<'_, S> {
     /// The place, and what is wrong with its offset.
     type Error = (i32, Unfit);
 
+    const NOWHERE: u32 = NONE;
+
     #[inline(always)]
     fn early(&mut self, _: Range<usize>) {}
 
     #[inline(always)]
-    fn ask(&mut self, ids: Range<usize>, places: &mut [u32]) -> Result<(), Self::Error> {
+    fn find(&mut self, ids: Range<usize>, places: &mut [u32]) -> Result<(), Self::Error> {
         for (row, &place) in places.iter_mut().zip(&self.inverse[ids]) {
             *row = row_of(self.found, self.offsets, place).map_err(|why| (place, why))?;
-            self.store.prefetch(*row, self.dim);
         }
         Ok(())
+    }
+
+    #[inline(always)]
+    fn ask(&self, row: u32) {
+        self.store.prefetch(row, self.dim);
     }
 
     #[inline(always)]
@@ -128,17 +135,22 @@ impl<S: ReadRows> RowSource for RowsOfKeys<'_, S> {
     type Place = u32;
     type Error = Infallible;
 
+    const NOWHERE: u32 = NONE;
+
     #[inline(always)]
     fn early(&mut self, ids: Range<usize>) {
         self.found.ask(ids);
     }
 
     #[inline(always)]
-    fn ask(&mut self, ids: Range<usize>, places: &mut [u32]) -> Result<(), Infallible> {
+    fn find(&mut self, ids: Range<usize>, places: &mut [u32]) -> Result<(), Infallible> {
         self.found.find(ids, places);
-        let places = places.iter();
-        places.for_each(|&row| self.store.prefetch(row, self.dim));
         Ok(())
+    }
+
+    #[inline(always)]
+    fn ask(&self, row: u32) {
+        self.store.prefetch(row, self.dim);
     }
 
     #[inline(always)]
