@@ -193,7 +193,7 @@ def test_an_initializer_of_all_variables_that_is_made_now_starts_the_table_again
             v1.get_variable("other", [], initializer=v1.ones_initializer(), use_resource=use_resource)
         model.locals = v1.local_variables_initializer()
         return [v1.global_variables_initializer(), v1.initializers.global_variables(), v1.initialize_all_variables(),
-                v1.variables_initializer(v1.global_variables())]
+                v1.variables_initializer(iter(v1.global_variables()))]
 
     for which in range(4):
         model = Model(v1, use_resource, True, begin=initializers)

@@ -154,6 +154,7 @@ def patched_initializer(stock: Callable[..., tf.Operation]) -> Callable[..., tf.
             one.plan for one in converted(tf.compat.v1.get_default_graph())
             if not one.plan.was_run]
         if tables:
+            var_list = list(var_list)
             names = {variable_name(variable) for variable in var_list}
             # What empties the table has emptied these.
             gone = {slot.variable for plan in tables if plan.name in names for slot in plan.slots}
