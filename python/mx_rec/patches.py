@@ -17,7 +17,8 @@
 | BaseSession._make_callable_from_options | the same for those of Keras |
 | SessionManager.wait_for_session | workers are told what keeps them from tables on servers |
 | _MonitoredSession.__init__ | variables of stock models become tables before the session is made |
-| tf.compat.v1.global_variables_initializer | it starts variables that are tables, too |
+| tf.compat.v1.global_variables | it lists variables that are tables, too |
+| tf.compat.v1.variables_initializer | it starts the slots of a table with the table |
 | keras.backend.batch_set_value, set_value | weights wait for the run that makes tables |
 | _FetchHandler.fetches, targets | a variable that is a table has the rows of the table |
 | Iterator.__init__ | get_target_batch gives batches in the nesting of the user's dataset |
@@ -64,8 +65,8 @@ from mx_rec.graph.imported import patched_import, patched_new_operations
 from mx_rec.graph.iterators import remembering_elements
 from mx_rec.graph.sessions import (fetching, preparing, preparing_options, preparing_parts,
                                    running_parts, starting_iterators)
-from mx_rec.graph.variables import (patched_gradients, patched_initializer,
-                                    patched_monitored_session)
+from mx_rec.graph.variables import (patched_global_variables, patched_gradients,
+                                    patched_initializer, patched_monitored_session)
 from mx_rec.graph.weights import holding, holding_one
 from mx_rec.optimizers.stock import (patched_apply_gradients, patched_get_slot, patched_processor,
                                      patched_slot)
@@ -197,7 +198,9 @@ _PATCHES = (
     _Patch("tables in the place of variables",
            _in(_P + "training.monitored_session:_MonitoredSession"), "__init__",
            patched_monitored_session),
-    _Patch("tables in the place of variables", _VARIABLES, "global_variables_initializer",
+    _Patch("tables in the place of variables", _VARIABLES, "global_variables",
+           patched_global_variables),
+    _Patch("tables in the place of variables", _VARIABLES, "variables_initializer",
            patched_initializer),
     _Patch("fetches of variables that are tables", _FETCHES, "fetches", fetching),
     _Patch("fetches of variables that are tables", _FETCHES, "targets", fetching),
@@ -278,8 +281,10 @@ def apply() -> None:
             absent(patch.feature, "{}.{}".format(owner.__name__, patch.name))
     _export("train.warm_start",
             find("warm starts", *_in(_P + "training.warm_starting_util")).warm_start)
-    for name in ("global_variables_initializer", "initializers.global_variables"):
-        _export(name, find("initializers", *_VARIABLES).global_variables_initializer)
+    variables = find("variables", *_VARIABLES)
+    _export("global_variables", variables.global_variables)
+    for name in ("variables_initializer", "initializers.variables"):
+        _export(name, variables.variables_initializer)
     _export("gradients", find("gradients", *_GRADIENTS).gradients)
     for name in ("batch_set_value", "set_value") * IS_1:
         _export("keras.backend." + name, getattr(names.keras_backend, name))

@@ -37,14 +37,20 @@ def test_a_second_optimizer_trains_what_the_first_one_did(said, case, resource):
 
     def program(is_on):
         model = Model(resource, first)
+        listed = v1.global_variables()
         with support.new_session() as session:
             session.run(v1.global_variables_initializer())
             yield model.trained(session, range(3))
             assert tables(session.graph) == (["items", "users"] if is_on else [])
+            known = v1.global_variables()
+            assert known == listed and v1.global_variables("item") == [one for one in listed if one.name.startswith("item")]
+            yield [session.run(one) for one in known]
             other = cases.optimizers()[second]()
             with tf.name_scope("again"), tf.control_dependencies([model.step]):
                 train = other.minimize(model.loss * 2.0, model.step)
             made = [one for one in v1.global_variables() if session.run(v1.is_variable_initialized(one)) == np.False_]
+            # Tables were not known, and became new variables: programs that initialize what is new began anew with their rows.
+            assert made == [one for one in v1.global_variables() if one not in known]
             initialized(session, made)
             for number in range(3, 6):
                 yield session.run([model.loss, train], model.feeds(number))[0]

@@ -1,11 +1,13 @@
 """Variables of session scripts become tables before the first session of their graph."""
 
-from typing import Any, Callable
+import re
+from typing import Any, Callable, List, Optional
 
 import tensorflow as tf
 
 from mx_rec.base.log import logger
 from mx_rec.edits.replacing import extending, extensible
+from mx_rec.edits.wiring import variable_name
 from mx_rec.graph.anew import begin_anew, reason_to_stay
 from mx_rec.graph.back import have_gradients
 from mx_rec.graph.runs import has_seen
@@ -137,10 +139,8 @@ def patched_monitored_session(stock: Callable[..., None]) -> Callable[..., None]
     return __init__
 
 
-def patched_initializer(stock: Callable[[], tf.Operation]) -> Callable[[], tf.Operation]:
-    """Makes tf.compat.v1.global_variables_initializer, which starts variables that are tables, too.
-
-    They are not in its collection any more.
+def patched_initializer(stock: Callable[..., tf.Operation]) -> Callable[..., tf.Operation]:
+    """Makes tf.compat.v1.variables_initializer, by which a table starts with all of its slots.
 
     Args:
         stock: TensorFlow's own.
@@ -149,15 +149,48 @@ def patched_initializer(stock: Callable[[], tf.Operation]) -> Callable[[], tf.Op
         Its replacement.
     """
 
-    def global_variables_initializer() -> tf.Operation:
-        key = tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
-        starts = [] if tf.executing_eagerly() else [
-            variable.initializer for one in converted(tf.compat.v1.get_default_graph())
-            for variable in one.objects.get(key, ())
-            if variable.op.name == one.plan.name or one.plan.was_run]
-        return tf.group(stock(), *starts, name="init") if starts else stock()
+    def variables_initializer(var_list: Any, *args: Any, **kwargs: Any) -> tf.Operation:
+        tables = [] if tf.executing_eagerly() or not var_list else [
+            one.plan for one in converted(tf.compat.v1.get_default_graph())
+            if not one.plan.was_run]
+        if tables:
+            var_list = list(var_list)
+            names = {variable_name(variable) for variable in var_list}
+            # What empties the table has emptied these.
+            gone = {slot.variable for plan in tables if plan.name in names for slot in plan.slots}
+            var_list = [one for one in var_list if variable_name(one) not in gone]
+        return stock(var_list, *args, **kwargs)
 
-    return global_variables_initializer
+    return variables_initializer
+
+
+def patched_global_variables(stock: Callable[..., List[Any]]) -> Callable[..., List[Any]]:
+    """Makes tf.compat.v1.global_variables, which lists variables that are tables, too.
+
+    They are not in its collection any more, so that a Saver of all saves them as tables. A program
+    that compares two lists of all would take them for new when they are variables again, and
+    initialize them.
+
+    Args:
+        stock: TensorFlow's own.
+
+    Returns:
+        Its replacement.
+    """
+
+    def global_variables(scope: Optional[str] = None) -> List[Any]:
+        found = stock(scope)
+        tables = [] if tf.executing_eagerly() else [
+            variable for one in converted(tf.compat.v1.get_default_graph())
+            for variable in one.objects.get(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, ())
+            # Slots on parameter servers cannot be read, and are never variables again.
+            if (variable.op.name == one.plan.name or not one.plan.on_servers)
+            and (scope is None or re.match(scope, variable.name))]
+        # In the order in which they were made, as TensorFlow lists them.
+        # pylint: disable=protected-access
+        return sorted(found + tables, key=lambda one: one.op._id) if tables else found
+
+    return global_variables
 
 
 def patched_gradients(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -183,5 +216,5 @@ def patched_gradients(stock: Callable[..., Any]) -> Callable[..., Any]:
     return gradients
 
 
-__all__ = ["convert_before_run", "convert_variables", "patched_gradients", "patched_initializer",
-           "patched_monitored_session"]
+__all__ = ["convert_before_run", "convert_variables", "patched_global_variables",
+           "patched_gradients", "patched_initializer", "patched_monitored_session"]
