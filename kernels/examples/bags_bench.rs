@@ -6,9 +6,8 @@
 //!     [--exponent F] [--far]
 //! ```
 //! `ours` is the median of milliseconds for one batch in all tables, ids drawn by Zipf's law
-//! (exponent 1.05; 0 draws all rows alike), keys
-//! from 0 on or, with `--far`, anywhere; `peer` is the sum of the same rows in arrays, at places
-//! that are known.
+//! (exponent 1.05; 0 draws all rows alike), keys from 0 on or, with `--far`, anywhere; `peer` is
+//! the sum of the same rows in arrays, at places that are known.
 
 #[expect(dead_code, reason = "other benches use the rest")]
 mod support;
