@@ -42,6 +42,42 @@ with tf.compat.v1.Session(target, config=config) as sess:
 """
 
 
+CLOCK = """
+from mx_rec.core.feature_process import evict
+with tf.device(device):
+    ids, time = tf.compat.v1.placeholder(tf.int64, [None]), tf.compat.v1.placeholder(tf.int64, [])
+    tf.compat.v1.add_to_collection("ASCEND_TIMESTAMP", time)
+    timed = create_table(tf.int64, 2, "timed", tf.compat.v1.ones_initializer(), device_vocabulary_size=500)
+    few = create_table(tf.int64, 2, "few", tf.compat.v1.ones_initializer(), device_vocabulary_size=6)
+    rows = sparse_lookup(timed, ids, modify_graph=True,
+                         access_and_evict_config={"access_threshold": 1, "eviction_threshold": 10})
+    counted = sparse_lookup(few, ids, modify_graph=True, access_and_evict_config={"access_threshold": 4})
+    train = gradient_descent.create_hash_optimizer(1.0).minimize(tf.reduce_sum(rows), var_list=[timed.variable])
+    saver = tf.compat.v1.train.Saver()
+with tf.compat.v1.Session(target, config=config) as sess:
+    initialize(sess)
+    first = saver.save(sess, os.environ["PLACE"] + "/first")
+    sess.run(train, {ids: [0, 9], time: 5000})
+    saver.restore(sess, first)
+    for key, seconds in ((7, 100), (8, 105)):
+        sess.run(train, {ids: [key], time: seconds})
+    print("fresh", evict(timed), timed.size())
+    sess.run(train, {ids: [8], time: 110})
+    print("stale", evict(timed), timed.size())
+    for _ in range(4):
+        print("full", error_of(lambda: sess.run(counted, {ids: np.tile(np.arange(10, 60), 4), time: 120})).split(":")[0])
+    print("counts", [sess.run(counted, {ids: [11, 12], time: 120}).tolist() for _ in range(4)])
+"""
+
+
+def test_clocks_and_counts_of_restored_and_failed_steps_are_those_of_one_process(tmp_path):
+    """A restore to before the first step kept the clock, and steps that failed for want of rows were counted."""
+    found, alone = in_both(CLOCK, PLACE=str(tmp_path))
+    assert found == alone
+    assert found["fresh"].endswith(" 2") and found["stale"].endswith(" 1"), found
+    assert found["counts"] == str([[[0.0, 0.0]] * 2] * 3 + [[[1.0, 1.0]] * 2]), found
+
+
 def test_a_restore_that_fails_at_the_variables_leaves_tables_and_steps_as_they_were(tmp_path):
     """All rows of all tables were gone, and every later step was aborted."""
     found, alone = in_both(FAILS, PLACE=str(tmp_path))
