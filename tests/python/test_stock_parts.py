@@ -24,7 +24,7 @@ def train(place, step, optimizer, use_resource, scope, tables):
         rows = tf.nn.embedding_lookup(table, ids)
         loss = tf.reduce_mean(tf.square(tf.matmul(rows, tf.convert_to_tensor(weights)) - 1.0))
         with v1.variable_scope(scope or v1.get_variable_scope()):
-            update = cases.optimizers()[optimizer]().minimize(loss)
+            update = dict(cases.optimizers(), adam=v1.train.AdamOptimizer)[optimizer]().minimize(loss)
         support.keep_variables()
         if tables:
             assert sum(plan.converts for plan in convert_graph(graph, True)) == 3
@@ -42,7 +42,8 @@ def train(place, step, optimizer, use_resource, scope, tables):
 
 @pytest.mark.long
 @pytest.mark.parametrize("use_resource, scope, optimizer", [
-    (False, "deep", "ftrl"), (True, "deep", "momentum"), (True, "", "adagrad"), (False, "", "centered_rmsprop")])
+    (False, "deep", "ftrl"), (True, "deep", "momentum"), (True, "", "adagrad"), (False, "", "centered_rmsprop"),
+    (True, "deep", "adam")])
 def test_parts_go_from_variables_to_tables_and_back_and_forth(mx, tmp_path, use_resource, scope, optimizer):
     """Slots of an optimizer that is called inside of a variable scope, as in canned Estimators, have a name of their
     own for each part: "Does not have sufficient slices". Savers of TensorFlow 2.15 switch copies of resource variables
