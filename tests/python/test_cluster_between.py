@@ -7,13 +7,15 @@ from test_cluster_attacks import in_both
 # A step waits between its lookup and its update until `between` has done something in the same session.
 HELD = """
 from mx_rec.core.feature_process import evict
-from mx_rec.optimizers import adam, ftrl, momentum, rmsprop
+from mx_rec.optimizers import adam, ftrl, momentum, rmsprop, rowwise_adagrad, rowwise_adam
 OPTIMIZERS = {"sgd": lambda: gradient_descent.create_hash_optimizer(1.0),
               "adagrad": lambda: adagrad.create_hash_optimizer(1.0),
               "momentum": lambda: momentum.create_hash_optimizer(1.0, 0.5),
               "ftrl": lambda: ftrl.create_hash_optimizer(1.0),
               "rmsprop": lambda: rmsprop.create_hash_optimizer(1.0, momentum=0.5),
               "adam": lambda: adam.create_hash_optimizer(1.0),
+              "rowwise_adagrad": lambda: rowwise_adagrad.create_hash_optimizer(1.0),
+              "rowwise_adam": lambda: rowwise_adam.create_hash_optimizer(1.0),
               "lazy_adam": lambda: lazy_adam.create_hash_optimizer(1.0)}
 happens = []
 def between(*values):
@@ -25,8 +27,8 @@ def config_of(access, eviction):
 with tf.device(device):
     ids, time = tf.compat.v1.placeholder(tf.int64, [None]), tf.compat.v1.placeholder(tf.int64, [])
     tf.compat.v1.add_to_collection("ASCEND_TIMESTAMP", time)
-    counted = create_table(tf.int64, 2, "counted", tf.compat.v1.ones_initializer(), device_vocabulary_size=500)
-    plain = create_table(tf.int64, 2, "plain", tf.compat.v1.ones_initializer(), device_vocabulary_size=500)
+    counted, plain = [create_table(tf.int64, 2, name, tf.compat.v1.ones_initializer(), device_vocabulary_size=500,
+                                   row_dtype=os.environ["ROWS"]) for name in ("counted", "plain")]
     rows = [sparse_lookup(counted, ids, modify_graph=True, access_and_evict_config=config_of(2, 10)),
             sparse_lookup(plain, ids, modify_graph=True)]
     variables = [counted.variable, plain.variable]
@@ -78,12 +80,14 @@ with tf.compat.v1.Session(target, config=config) as sess:
 """
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "momentum", "ftrl", "lazy_adam", "rmsprop", "adam"])
-def test_a_gradient_reaches_the_row_that_it_is_of_or_none(optimizer, tmp_path):
+@pytest.mark.parametrize("optimizer, rows", [(one, "float32") for one in (
+    "sgd", "adagrad", "momentum", "ftrl", "lazy_adam", "rmsprop", "adam", "rowwise_adagrad", "rowwise_adam")] + [
+        ("sgd", "bfloat16"), ("adam", "float16")])
+def test_a_gradient_reaches_the_row_that_it_is_of_or_none(optimizer, rows, tmp_path):
     """A step between pull and push wrote to a key's new row after an eviction, to a key that it had seen refused, and
     over rows that were restored meanwhile. Later it still wrote to a key's new row if that had the number of another
     removal, which is so where other keys got rows first."""
-    found, alone = in_both(HELD, OPTIMIZER=optimizer, PLACE=str(tmp_path))
+    found, alone = in_both(HELD, OPTIMIZER=optimizer, ROWS=rows, PLACE=str(tmp_path))
     assert found == alone
     assert found["restored"] == "AbortedError" and len(found) == 10
     assert found["rows1"].endswith("[1, 0]") and found["rows6"].endswith("[2, 0]"), found
