@@ -128,6 +128,28 @@ def test_initializers_that_were_made_before_the_conversion_empty_the_tables():
     assert first["rows"] == second["rows"]
 
 
+SOME = RUN.replace("\nfirst, last", """
+slot = optimizer.get_slot(items, "accumulator")
+some = v1.train.Saver([weights] if os.environ["SOME"] == "dense" else [items, slot])
+first, last""", 1).replace("        losses.append", """        if number == 4:
+            path = some.save(sess._tf_sess(), os.environ["PLACE"])
+        if number == 8:
+            some.restore(sess._tf_sess(), path)
+        losses.append""")
+
+
+@pytest.mark.parametrize("some", ["dense", "table"])
+def test_a_saver_of_some_variables_restores_the_tables_of_these_and_no_others(some, tmp_path):
+    """As in one process, and as TensorFlow's variables."""
+    settings = dict(SOME=some, CONSTANT="1", LAST="12", PLACE=str(tmp_path / "some"))
+    stock = run_alone(SOME, STOCK="None", **settings)
+    with StockJob(SOME, ps=2, **settings) as job:
+        found = job.run()
+    assert tables(found) == ["deep/users", "items"]
+    np.testing.assert_allclose(found["losses"], stock["losses"], rtol=1e-5)
+    expect_rows(found, stock)
+
+
 LONG = RUN.replace("    print(json", "    print('done', flush=True)\n    print(json").replace(
     "        losses.append", "        print('step', number, flush=True)\n        time.sleep(0.02)\n        losses.append").replace(
         "\nfirst, last", "\nimport time\nfirst, last", 1)
