@@ -138,6 +138,7 @@ first, last""", 1).replace("        losses.append", """        if number == 4:
         losses.append""")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("some", ["dense", "table"])
 def test_a_saver_of_some_variables_restores_the_tables_of_these_and_no_others(some, tmp_path):
     """As in one process, and as TensorFlow's variables."""

@@ -274,6 +274,21 @@ def test_gradients_made_dense_give_the_numbers_of_one_process(optimizer):
     expect_equal(found, alone)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("resource", ["", "1"], ids=["reference", "resource"])
+def test_a_training_may_wait_for_reads_of_its_variables(resource):
+    """Reads whose values nobody takes, as Keras' optimizers make them, are not left with a variable that has no rows."""
+    applied = "    train = optimizer.apply_gradients("
+    code = RUN.replace(applied, "    reads = [items.value(), tf.identity(users), tf.size(users), tf.gather(items, [1, 2])]\n"
+                       "    with tf.control_dependencies(reads):\n    " + applied)
+    assert code != RUN
+    stock = run_alone(code, STOCK="None", CONSTANT="1", RESOURCE=resource, LAST="8")
+    with StockJob(code, ps=2) as job:
+        found = job.run(CONSTANT="1", RESOURCE=resource, LAST="8")
+    assert tables(found) == ["deep/users", "items"]
+    expect_equal(found, stock, 1e-5)
+
+
 def test_penalties_and_rows_that_are_set_leave_a_variable_to_the_servers():
     """Their tables do not know such ops: the plan says which."""
     built = "    optimizer = OPTIMIZERS["
