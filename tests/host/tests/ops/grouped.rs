@@ -341,7 +341,7 @@ fn a_group_claims_what_was_prepared_and_resolves_the_others() {
 
 #[test]
 #[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
-fn every_optimizer_gives_in_a_group_the_bits_of_each_table_alone() {
+fn every_optimizer_does_in_all_its_forms_what_the_oracle_does() {
     for (number, optimizer) in OPTIMIZERS.iter().enumerate() {
         let graph = Graph::new();
         let batch = Batch::new(&graph, optimizer);
@@ -446,12 +446,11 @@ fn train<'g>(
                 node.input(axis).first()
             };
             let (offsets, grad) = (both(lookups.offsets), both(reduced));
-            let narrow = (lookups.offsets[1], reduced[1]);
+            // One takes sums of gradients, the other one the gradients of ids.
+            let (ids, of_ids) = (batch.ids[1], batch.slices[1]);
             vec![
                 group.wide.update_rows(offsets, grad, number, numbers),
-                group
-                    .narrow
-                    .update_rows(narrow.0, narrow.1, number, numbers),
+                group.narrow.update_ids(ids, of_ids, number, numbers),
             ]
         }
         "rows" => {
