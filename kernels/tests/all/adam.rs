@@ -188,7 +188,7 @@ pub(crate) fn trained<const N: usize>(
     on_paper: impl Fn(&mut Dense, Numbers, i32, &[i64], &[f32]),
     steps: impl Fn(Numbers, i32) -> [Box<dyn RowOptimizer>; N],
 ) -> [(f64, f64); N] {
-    const KEYS: i64 = 1500;
+    const KEYS: i64 = 3000;
     let pool = Pool::new(2).unwrap();
     let (_, mut dense) = both(&pool, KEYS);
     let tables = [(); N].map(|()| both(&pool, KEYS).0);

@@ -18,6 +18,14 @@ fn table(dim: usize) -> Table {
     .unwrap()
 }
 
+/// Bags whose rows are added up as they are.
+pub(crate) fn sums(ends: &[i64]) -> mx_rec_kernels::Bags<'_> {
+    mx_rec_kernels::Bags {
+        ends,
+        ..Bags::default()
+    }
+}
+
 /// [`Table::embed_many`] of one pooled lookup.
 pub(crate) fn embed_pooled(
     table: &Table,
@@ -460,7 +468,7 @@ fn large_batches_are_the_same_on_any_number_of_threads() {
         (33, false, None),
     ] {
         let [near, far] = [1, 1_000_003].map(|apart| large(dim, with_weights, divisor, apart));
-        for threads in [1, 5] {
+        for threads in [1, 2, 5] {
             expect_all_forms(&near, threads);
             expect_all_forms(&far, threads);
             // Updates do not look keys up.

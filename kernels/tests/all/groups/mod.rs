@@ -161,7 +161,7 @@ proptest! {
     ) {
         let alone = made(&dims);
         let one = Pool::new(1).unwrap();
-        let together = [1, 3].map(|threads| (Pool::new(threads).unwrap(), made(&dims)));
+        let together = [1, 2, 3].map(|threads| (Pool::new(threads).unwrap(), made(&dims)));
         for (step, members) in steps.iter().enumerate() {
             let expected = step_alone(&alone, &one, members, by, step);
             let seen = all_seen(&alone);
@@ -550,4 +550,76 @@ fn ids_that_several_tables_share_give_each_table_what_it_would_have_alone() {
     let error = Table::lease_many(&Pool::new(1).unwrap(), group.collect(), None).unwrap_err();
     assert!(error.to_string().contains("table_1"), "{error}");
     assert_eq!((tables[0].len(), tables[1].len()), (0, 0));
+}
+
+#[test]
+fn gradients_of_sums_give_the_bits_of_gradients_that_are_repeated_for_each_id() {
+    let adagrad = mx_rec_kernels::Adagrad::new(0.1, 0.5).unwrap();
+    // The second case has more sums than are made beside each other.
+    for (bags, length, keys, dim) in [(7_usize, 5_usize, 11_i64, 3_usize), (900, 12, 9000, 32)] {
+        for threads in [1, 3] {
+            let pool = Pool::new(threads).unwrap();
+            let tables = [made(&[dim, 2]), made(&[dim, 2])];
+            for (tables, is_summed) in tables.iter().zip([false, true]) {
+                let ids: Vec<i64> = (0..(bags * length) as i64)
+                    .map(|at| at * at % (keys + 1) - 1)
+                    .collect();
+                let members = vec![(0, ids.clone()), (1, vec![3, 4, 3]), (0, ids)];
+                let (found, inverses) = leases(tables, &pool, &members);
+                let of_bags = floats(bags * dim, 5);
+                let rows = of_bags.chunks_exact(dim);
+                let repeated: Vec<f32> = rows
+                    .flat_map(|row| std::iter::repeat_n(row, length).flatten())
+                    .copied()
+                    .collect();
+                let ends: Vec<i64> = (1..=bags).map(|bag| (bag * length) as i64).collect();
+                let plain = floats(6, 9);
+                let group: Vec<(&Table, LookupGradients<'_>)> = (0..3)
+                    .map(|at| {
+                        let bags = (at != 1 && is_summed).then_some(crate::pooled::sums(&ends));
+                        let (grads, dim) = match (at, &bags) {
+                            (1, _) => (&plain, 2),
+                            (_, Some(_)) => (&of_bags, dim),
+                            (_, None) => (&repeated, dim),
+                        };
+                        let lookup = LookupGradients {
+                            offsets: found[at].offsets(),
+                            inverse: &inverses[at],
+                            grads: Columns::all(grads, dim).unwrap(),
+                            bags,
+                        };
+                        (&*tables[members[at].0], lookup)
+                    })
+                    .collect();
+                Table::apply_lookups_many(&pool, &group, &adagrad).unwrap();
+            }
+            assert_eq!(all_seen(&tables[0]), all_seen(&tables[1]), "{threads}");
+        }
+    }
+}
+
+#[test]
+fn gradients_of_sums_that_are_too_few_are_refused() {
+    let pool = Pool::new(2).unwrap();
+    let tables = made(&[2, 3]);
+    let (found, inverses) = leases(&tables, &pool, &vec![(0, vec![1, 2, 3, 1])]);
+    let grads = floats(12, 1);
+    let before = all_seen(&tables);
+    for (columns, ends) in [
+        (Columns::of(&grads[..9], 3, 1, 2).unwrap(), [2, 4]),
+        (Columns::all(&grads[..6], 2).unwrap(), [2, 4]),
+        (Columns::all(&grads[..4], 2).unwrap(), [2, 3]),
+    ] {
+        let lookup = LookupGradients {
+            offsets: found[0].offsets(),
+            inverse: &inverses[0],
+            grads: columns,
+            bags: Some(crate::pooled::sums(&ends)),
+        };
+        let group = [(&*tables[0], lookup)];
+        let sgd = Sgd::new(1.0, 0.0).unwrap();
+        let error = Table::apply_lookups_many(&pool, &group, &sgd).unwrap_err();
+        expect_error(&error, Kind::InvalidArgument, &["table_0"]);
+        assert_eq!(all_seen(&tables), before);
+    }
 }
