@@ -85,6 +85,28 @@ def test_a_table_that_the_whole_data_just_fill_is_enough():
     cases.alike(script, moves=1)
 
 
+def test_dropped_batches_do_not_take_rows_from_other_data():
+    """Two datasets with distinct keys through one iterator, in a table that holds one of them only."""
+    def script(run):
+        tf1 = tf.compat.v1
+        first = fresh(5)
+        second = first.map(lambda batch: dict(batch, ids=batch["ids"] + 10 ** 6))
+        iterator = tf1.data.Iterator.from_structure(tf1.data.get_output_types(first), tf1.data.get_output_shapes(first))
+        begin = [iterator.make_initializer(data) for data in (first, second)]
+        batch = iterator.get_next()
+        table = run.table(capacity=20)
+        model = cases.Model(run, [run.lookup(table, batch["ids"])], batch["label"])
+        run.modify()
+        sess = run.session()
+        for _ in range(5):
+            sess.run(begin[0])
+            settle()
+        sess.run(begin[1])
+        assert run.finish(sess, model.seen) == 5
+
+    cases.alike(script, moves=1)
+
+
 def files(directory):
     """{path: bytes} of all files of tables below a directory."""
     found = {}
@@ -154,6 +176,19 @@ def test_a_new_session_of_the_modified_graph_restores_and_goes_on(tmp_path):
         again.close()
 
     cases.alike(script, moves=1, tmp_path=tmp_path)
+
+
+def test_sessions_closed_in_the_middle_leave_nothing_behind():
+    def script(run):
+        trained = Trained(run, fresh(10), capacity=40)
+        for _ in range(8):
+            sess = run.begin(trained.iterator)
+            run.steps(sess, trained.seen, 2)
+            sess.close()
+        sess = run.begin(trained.iterator)
+        assert run.finish(sess, trained.seen) == 10
+
+    cases.alike(script, moves=1)
 
 
 def test_two_sessions_of_one_modified_graph_have_tables_of_their_own():
