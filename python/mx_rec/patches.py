@@ -48,6 +48,7 @@ TensorFlow's registries of conversions how a table's variable is converted, fetc
 """
 
 import functools
+import inspect
 import sys
 from typing import Any, Callable, NamedTuple, Tuple, Union
 
@@ -84,7 +85,6 @@ from mx_rec.tensorflow.versions import IS_1, VERSION, Absent, absent, find, has_
 
 _STOCK = "_mx_rec_stock"
 _P = "tensorflow.python."
-_Make = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class _Patch(NamedTuple):
@@ -94,15 +94,15 @@ class _Patch(NamedTuple):
         feature: What needs it, the subject of a sentence.
         owner: The class or module; or where versions have had it, newest first, as `find` takes it.
         name: The function or method of it.
-        make: Takes what is there and returns its replacement: the functions `patched_...` of the
-            modules do.
+        change: What is called in its place: it takes what was there, and then its arguments. The
+            functions `patched_...` of the modules do.
         since: The first version that has it.
     """
 
     feature: str
     owner: Union[type, Tuple[Tuple[Tuple[int, int], str], ...]]
     name: str
-    make: _Make
+    change: Callable[..., Any]
     since: Tuple[int, int] = (1, 15)
 
 
@@ -132,32 +132,37 @@ def _export(name: str, replacement: Any) -> None:
             setattr(public, function, replacement)
 
 
-def _patch(owner: Any, name: str, make: _Make) -> None:
-    """Replaces `owner.name`, of a class or a module, by `make(stock)`, once."""
+def _patch(owner: Any, name: str, change: Callable[..., Any]) -> None:
+    """Replaces `owner.name`, of a class or a module, once."""
     stock = getattr(owner, name)
     if hasattr(stock, _STOCK):
         return
-    replacement = functools.wraps(stock)(make(stock))
+
+    @functools.wraps(stock)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        return change(stock, *args, **kwargs)
+
+    signature = inspect.signature(change)
+    taken = list(signature.parameters.values())[1:]
+    if all(one.kind is not one.VAR_POSITIONAL for one in taken):
+        # It may take more than that of before.
+        setattr(replacement, "__signature__", signature.replace(parameters=taken))
     setattr(replacement, _STOCK, stock)
     setattr(owner, name, replacement)
 
 
-def _remembering(stock: Callable[..., None]) -> Callable[..., None]:
-    """Makes BaseSession.__init__, which notes the session at its graph.
+def _remembering(stock: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+    """BaseSession.__init__, which notes the session at its graph.
 
     A session that would run tables in a cluster of several tasks is closed again and refused.
     """
-
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        stock(self, *args, **kwargs)
-        try:
-            check_session(self)
-        except Exception:
-            names.session.BaseSession.close(self)
-            raise
-        remember_session(self)
-
-    return __init__
+    stock(self, *args, **kwargs)
+    try:
+        check_session(self)
+    except Exception:
+        names.session.BaseSession.close(self)
+        raise
+    remember_session(self)
 
 
 _SAVER = tf.compat.v1.train.Saver
@@ -236,9 +241,9 @@ _PATCHES = (
            patched_slot)
     for maker in ("_get_or_make_slot", "_get_or_make_slot_with_initializer", "_zeros_slot")
 ) + tuple(
-    _Patch("plain exports", builder, name, make)
+    _Patch("plain exports", builder, name, change)
     for builder in (_BUILDER, _BUILDER_1)
-    for name, make in (("add_meta_graph_and_variables", patched_add_with_variables),
+    for name, change in (("add_meta_graph_and_variables", patched_add_with_variables),
                        ("add_meta_graph", patched_add)))
 
 # Of Keras as TensorFlow 1.15 has it.
@@ -276,7 +281,7 @@ def apply() -> None:
             if isinstance(owner, Absent):
                 continue
         if hasattr(owner, patch.name):
-            _patch(owner, patch.name, patch.make)
+            _patch(owner, patch.name, patch.change)
         else:
             absent(patch.feature, "{}.{}".format(owner.__name__, patch.name))
     _export("train.warm_start",

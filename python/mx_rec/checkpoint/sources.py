@@ -36,16 +36,12 @@ class Source(NamedTuple):
     previous: Dict[str, str]
 
 
-def patched_settings(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Makes the reader of Estimator's `warm_start_from`, which refuses lists that do not fit."""
-
-    def _get_default_warm_start_settings(warm_start_from: Any) -> Any:
-        settings = stock(warm_start_from)
-        if settings is not None:
-            _split(*settings)
-        return settings
-
-    return _get_default_warm_start_settings
+def patched_settings(stock: Callable[[Any], Any], warm_start_from: Any) -> Any:
+    """The reader of Estimator's `warm_start_from`, which refuses lists that do not fit."""
+    settings = stock(warm_start_from)
+    if settings is not None:
+        _split(*settings)
+    return settings
 
 
 def sources_of(graph: tf.Graph, checkpoints: Any, variables: Any = ".*", vocabulary: Any = None,

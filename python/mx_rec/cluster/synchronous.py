@@ -38,34 +38,24 @@ class _Summing:
         return self._module.SparseConditionalAccumulator(*args, **kwargs)
 
 
-def patched_sync_apply(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes SyncReplicasOptimizer.apply_gradients, which sums the gradients of tables.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
-
-    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        pairs = []  # type: List[Tuple[Any, Any]]
-        names = set()  # type: Set[str]
-        for grad, variable in grads_and_vars:
-            if is_table_variable(variable) and variable.op.type == CLUSTER_TABLE_OP \
-                    and isinstance(grad, tf.IndexedSlices):
-                names.add(variable.name + "/")
-                workers = self._replicas_to_aggregate  # pylint: disable=protected-access
-                grad = tf.IndexedSlices(grad.values / workers, grad.indices, grad.dense_shape)
-            pairs.append((grad, variable))
-        if not names:
+def patched_sync_apply(stock: Callable[..., Any], self: Any, grads_and_vars: Any, *args: Any,
+                       **kwargs: Any) -> Any:
+    """SyncReplicasOptimizer.apply_gradients, which sums the gradients of tables."""
+    pairs = []  # type: List[Tuple[Any, Any]]
+    names = set()  # type: Set[str]
+    for grad, variable in grads_and_vars:
+        if is_table_variable(variable) and variable.op.type == CLUSTER_TABLE_OP \
+                and isinstance(grad, tf.IndexedSlices):
+            names.add(variable.name + "/")
+            workers = self._replicas_to_aggregate  # pylint: disable=protected-access
+            grad = tf.IndexedSlices(grad.values / workers, grad.indices, grad.dense_shape)
+        pairs.append((grad, variable))
+    if not names:
+        return stock(self, pairs, *args, **kwargs)
+    with _lock:
+        made = sync_replicas.data_flow_ops
+        sync_replicas.data_flow_ops = _Summing(made, tuple(names))
+        try:
             return stock(self, pairs, *args, **kwargs)
-        with _lock:
-            made = sync_replicas.data_flow_ops
-            sync_replicas.data_flow_ops = _Summing(made, tuple(names))
-            try:
-                return stock(self, pairs, *args, **kwargs)
-            finally:
-                sync_replicas.data_flow_ops = made
-
-    return apply_gradients
+        finally:
+            sync_replicas.data_flow_ops = made

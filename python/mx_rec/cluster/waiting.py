@@ -21,44 +21,32 @@ _PAUSE = 5.0
 _QUIET = 10.0
 
 
-def patched_wait(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes SessionManager.wait_for_session, which waits for the parts of tables first.
+def patched_wait(stock: Callable[..., Any], self: Any, master: str, config: Any = None,
+                 max_wait_secs: Any = float("Inf")) -> Any:
+    """SessionManager.wait_for_session, which waits for the parts of tables first.
 
     Args:
-        stock: TensorFlow's own.
+        master: As TensorFlow's.
+        config: As TensorFlow's.
+        max_wait_secs: As TensorFlow's.
 
     Returns:
-        Its replacement.
+        A session.
+
+    Raises:
+        tf.errors.InvalidArgumentError: If a table was made by another configuration, for as
+            long as `cluster_wait_seconds` says.
+        tf.errors.DeadlineExceededError: If the session is not ready after `max_wait_secs`.
     """
-
-    def wait_for_session(self: Any, master: str, config: Any = None,
-                         max_wait_secs: Any = float("Inf")) -> Any:
-        """Waits until the chief has made the session's variables and tables.
-
-        Args:
-            master: As TensorFlow's.
-            config: As TensorFlow's.
-            max_wait_secs: As TensorFlow's.
-
-        Returns:
-            A session.
-
-        Raises:
-            tf.errors.InvalidArgumentError: If a table was made by another configuration, for as
-                long as `cluster_wait_seconds` says.
-            tf.errors.DeadlineExceededError: If the session is not ready after `max_wait_secs`.
-        """
-        # pylint: disable=protected-access
-        graph = self._graph
-        ready = [op for op in graph.get_operations() if op.type == _PART]
-        if ready:
-            started = time.time()
-            longest = float("Inf") if max_wait_secs is None else max_wait_secs
-            _wait(graph, ready, master, config, longest, min(self._recovery_wait_secs, _PAUSE))
-            max_wait_secs = max(longest - (time.time() - started), 0)
-        return stock(self, master, config, max_wait_secs)
-
-    return wait_for_session
+    # pylint: disable=protected-access
+    graph = self._graph
+    ready = [op for op in graph.get_operations() if op.type == _PART]
+    if ready:
+        started = time.time()
+        longest = float("Inf") if max_wait_secs is None else max_wait_secs
+        _wait(graph, ready, master, config, longest, min(self._recovery_wait_secs, _PAUSE))
+        max_wait_secs = max(longest - (time.time() - started), 0)
+    return stock(self, master, config, max_wait_secs)
 
 
 def _wait(graph: tf.Graph, ready: List[tf.Operation], master: str, config: Any, longest: float,

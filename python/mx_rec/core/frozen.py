@@ -17,40 +17,29 @@ _READERS = frozenset([READ, FIND, "MxRecTableStats", "MxRecExport", "MxRecSave"]
 _LOAD_OP, _PULL_OP = "MxRecLoad", "MxRecPull"
 
 
-def patched_tool(stock: Callable[..., graph_pb2.GraphDef]) -> Callable[..., graph_pb2.GraphDef]:
-    """Makes a function of TensorFlow that gives a graph for inference, which refuses tables."""
-
-    def tool(*args: Any, **kwargs: Any) -> graph_pb2.GraphDef:
-        result = stock(*args, **kwargs)
-        loaded = {node.input[0].split(":")[0] for node in result.node
-                  if node.op == _LOAD_OP and node.input}
-        _refuse_tables(result, loaded)
-        return result
-
-    return tool
+def patched_tool(stock: Callable[..., graph_pb2.GraphDef], *args: Any,
+                 **kwargs: Any) -> graph_pb2.GraphDef:
+    """A function of TensorFlow that gives a graph for inference, which refuses tables."""
+    result = stock(*args, **kwargs)
+    loaded = {node.input[0].split(":")[0] for node in result.node
+              if node.op == _LOAD_OP and node.input}
+    _refuse_tables(result, loaded)
+    return result
 
 
-def patched_tensor_info(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes saved_model.utils.build_tensor_info, which refuses the variable of a table."""
-
-    def build_tensor_info_internal(tensor: Any) -> Any:
-        if isinstance(tensor, TableVariable):
-            refuse_value(tensor)
-        return stock(tensor)
-
-    return build_tensor_info_internal
+def patched_tensor_info(stock: Callable[..., Any], tensor: Any) -> Any:
+    """saved_model.utils.build_tensor_info, which refuses the variable of a table."""
+    if isinstance(tensor, TableVariable):
+        refuse_value(tensor)
+    return stock(tensor)
 
 
-def patched_function_tool(stock: Callable[..., graph_pb2.GraphDef]
-                          ) -> Callable[..., graph_pb2.GraphDef]:
+def patched_function_tool(stock: Callable[..., graph_pb2.GraphDef], *args: Any,
+                          **kwargs: Any) -> graph_pb2.GraphDef:
     """The same for a function that is given a function: nobody can run the ops that load."""
-
-    def tool(*args: Any, **kwargs: Any) -> graph_pb2.GraphDef:
-        result = stock(*args, **kwargs)
-        _refuse_tables(result, set())
-        return result
-
-    return tool
+    result = stock(*args, **kwargs)
+    _refuse_tables(result, set())
+    return result
 
 
 def _refuse_tables(graph_def: graph_pb2.GraphDef, loaded: Set[str]) -> None:

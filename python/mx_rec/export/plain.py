@@ -111,46 +111,33 @@ def plain_exports(training_lookups: str = REFUSE, **options: Any) -> Iterator[No
         _mode.options = before
 
 
-def patched_add_with_variables(stock: Callable[..., None]) -> Callable[..., None]:
-    """Makes a builder's add_meta_graph_and_variables, which heeds `plain_exports`."""
-    signature = inspect.signature(stock)
-
-    def add_meta_graph_and_variables(self: Any, *args: Any, **kwargs: Any) -> None:
-        if _mode.options is None:
-            stock(self, *args, **kwargs)
-            return
-        given = dict(signature.bind(self, *args, **kwargs).arguments)
-        _add_plain(stock, given, _mode.options, Limits())
-
-    return add_meta_graph_and_variables
-
-
-def patched_add(stock: Callable[..., None]) -> Callable[..., None]:
-    """Makes a builder's add_meta_graph, which refuses a second graph in `plain_exports`."""
-
-    def add_meta_graph(self: Any, *args: Any, **kwargs: Any) -> None:
-        if _mode.options is not None:
-            raise NotImplementedError(
-                "a plain SavedModel has one graph: its lookups are bound to the rows that were "
-                "exported with it. Export each graph into a directory of its own.")
+def patched_add_with_variables(stock: Callable[..., None], self: Any, *args: Any,
+                               **kwargs: Any) -> None:
+    """A builder's add_meta_graph_and_variables, which heeds `plain_exports`."""
+    if _mode.options is None:
         stock(self, *args, **kwargs)
+        return
+    given = dict(inspect.signature(stock).bind(self, *args, **kwargs).arguments)
+    _add_plain(stock, given, _mode.options, Limits())
 
-    return add_meta_graph
+
+def patched_add(stock: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+    """A builder's add_meta_graph, which refuses a second graph in `plain_exports`."""
+    if _mode.options is not None:
+        raise NotImplementedError(
+            "a plain SavedModel has one graph: its lookups are bound to the rows that were "
+            "exported with it. Export each graph into a directory of its own.")
+    stock(self, *args, **kwargs)
 
 
-def patched_estimator_export(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes Estimator.export_saved_model, which has the argument `plain`, and options of it."""
-
-    def export_saved_model(self: Any, *args: Any, plain: bool = False, **kwargs: Any) -> Any:
-        """Exports as TensorFlow does; with plain=True as mx_rec.saver.export_plain does, whose
-        updates, spare_rows, rows_as and warmup may be given then."""
-        if not plain:
-            return stock(self, *args, **kwargs)
-        options = {name: kwargs.pop(name) for name in PlainOptions._fields if name in kwargs}
-        with plain_exports(**options):
-            return stock(self, *args, **kwargs)
-
-    return export_saved_model
+def patched_estimator_export(stock: Callable[..., Any], self: Any, *args: Any, plain: bool = False,
+                             **kwargs: Any) -> Any:
+    """Estimator.export_saved_model, which has the argument `plain`, and options of it."""
+    if not plain:
+        return stock(self, *args, **kwargs)
+    options = {name: kwargs.pop(name) for name in PlainOptions._fields if name in kwargs}
+    with plain_exports(**options):
+        return stock(self, *args, **kwargs)
 
 
 def _export(session: Any, export_dir: str, inputs: Optional[Dict[str, Any]],

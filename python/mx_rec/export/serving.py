@@ -13,19 +13,15 @@ from mx_rec.state.table_variable import refuse_shared_tables, table_name_of
 _LOAD_OP = "MxRecLoad"
 
 
-def patched_saver_of_builder(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes SavedModelBuilder._maybe_create_saver, whose saver restores tables inside the graph.
+def patched_saver_of_builder(stock: Callable[..., Any], self: Any, saver: Any = None) -> Any:
+    """SavedModelBuilder._maybe_create_saver, whose saver restores tables inside the graph.
 
     A loader of SavedModels runs the saver's restore op and knows nothing of tables.
     """
-
-    def _maybe_create_saver(self: Any, saver: Any = None) -> Any:
-        saver = stock(self, saver)
-        if getattr(saver, "saver_def", None) is not None:
-            _restore_tables_too(tf.compat.v1.get_default_graph(), saver.saver_def)
-        return saver
-
-    return _maybe_create_saver
+    saver = stock(self, saver)
+    if getattr(saver, "saver_def", None) is not None:
+        _restore_tables_too(tf.compat.v1.get_default_graph(), saver.saver_def)
+    return saver
 
 
 def restores_tables(graph: tf.Graph, saver_def: Any) -> bool:

@@ -21,38 +21,28 @@ _OUR_OPS = "MxRec"
 _OTHER_OP = re.compile(r"Op type not registered '(MxRec\w+)'|NodeDef .*\bOp<name=(MxRec\w+);")
 
 
-def patched_import(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes meta_graph.import_scoped_meta_graph_with_return_elements.
+def patched_import(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """meta_graph.import_scoped_meta_graph_with_return_elements.
 
     A MetaGraphDef keeps the name of a table's tensor. Afterwards the collections hold the variables
     of tables, as those of the graph that was exported. Variables that were tables are not among
     those that are trained: here nothing reads their rows.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
     """
-
-    def import_scoped_meta_graph_with_return_elements(*args: Any, **kwargs: Any) -> Any:
-        graph = kwargs.get("graph", args[2] if len(args) > 2 else None)
-        graph = graph or tf.compat.v1.get_default_graph()
-        first = len(graph.get_operations())
-        try:
-            result = stock(*args, **kwargs)
-        except (ValueError, tf.errors.OpError) as error:
-            _explain_other_ops(error)
-            raise
-        for key in graph.get_all_collection_keys():
-            values = graph.get_collection_ref(key)
-            for place, value in enumerate(values):
-                if isinstance(value, tf.Tensor) and is_table_variable(value):
-                    values[place] = table_variable(value.op)
-        _forget_tables(graph, first)
-        return result
-
-    return import_scoped_meta_graph_with_return_elements
+    graph = kwargs.get("graph", args[2] if len(args) > 2 else None)
+    graph = graph or tf.compat.v1.get_default_graph()
+    first = len(graph.get_operations())
+    try:
+        result = stock(*args, **kwargs)
+    except (ValueError, tf.errors.OpError) as error:
+        _explain_other_ops(error)
+        raise
+    for key in graph.get_all_collection_keys():
+        values = graph.get_collection_ref(key)
+        for place, value in enumerate(values):
+            if isinstance(value, tf.Tensor) and is_table_variable(value):
+                values[place] = table_variable(value.op)
+    _forget_tables(graph, first)
+    return result
 
 
 def _forget_tables(graph: tf.Graph, first: int) -> None:
@@ -69,35 +59,26 @@ def _forget_tables(graph: tf.Graph, first: int) -> None:
                   or one.op._id <= first]  # pylint: disable=protected-access
 
 
-def patched_new_operations(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes Graph._add_new_tf_operations, which every import of a graph calls.
+def patched_new_operations(stock: Callable[..., Any], self: tf.Graph, *args: Any,
+                           **kwargs: Any) -> List[tf.Operation]:
+    """Graph._add_new_tf_operations, which every import of a graph calls.
 
     A GraphDef does not say to TensorFlow what may not be fed, nor that its tables were filled
     elsewhere. Its training lookups that could move count as those that were made here.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
     """
-
-    def _add_new_tf_operations(self: tf.Graph, *args: Any, **kwargs: Any) -> List[tf.Operation]:
-        operations = stock(self, *args, **kwargs)
-        if not any(op.type.startswith(_OUR_OPS) for op in operations):
-            return operations
-        state = graph_state(self)
-        is_modified = any(PIPELINE_SCOPE in op.name or FUSED_NAME in op.name
-                          for op in operations)
-        for op in operations:
-            if is_modified:
-                forbid_marked(op)
-            if op.type in TRAINING_LOOKUPS and may_move(op):
-                state.movable += 1
-        check_imported(operations)
+    operations = stock(self, *args, **kwargs)
+    if not any(op.type.startswith(_OUR_OPS) for op in operations):
         return operations
-
-    return _add_new_tf_operations
+    state = graph_state(self)
+    is_modified = any(PIPELINE_SCOPE in op.name or FUSED_NAME in op.name
+                      for op in operations)
+    for op in operations:
+        if is_modified:
+            forbid_marked(op)
+        if op.type in TRAINING_LOOKUPS and may_move(op):
+            state.movable += 1
+    check_imported(operations)
+    return operations
 
 
 def _explain_other_ops(error: Exception) -> None:

@@ -8,24 +8,14 @@ from mx_rec.state.graph_state import GraphState, graph_state
 from mx_rec.tensorflow.names import structure
 
 
-def remembering_elements(stock: Callable[..., None]) -> Callable[..., None]:
-    """Makes Iterator.__init__, which notes the nesting of the iterator's elements at its graph.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
-
-    def __init__(self: Any, iterator_resource: Any, *args: Any, **kwargs: Any) -> None:
-        stock(self, iterator_resource, *args, **kwargs)
-        graph = getattr(iterator_resource, "graph", None)
-        if graph is not None:
-            specs = graph_state(graph).element_specs
-            specs[iterator_resource.op.name] = self._element_spec
-
-    return __init__
+def remembering_elements(stock: Callable[..., None], self: Any, iterator_resource: Any, *args: Any,
+                         **kwargs: Any) -> None:
+    """Iterator.__init__, which notes the nesting of the iterator's elements at its graph."""
+    stock(self, iterator_resource, *args, **kwargs)
+    graph = getattr(iterator_resource, "graph", None)
+    if graph is not None:
+        specs = graph_state(graph).element_specs
+        specs[iterator_resource.op.name] = self._element_spec
 
 
 def nested_batch(state: GraphState, iterator: str, components: Sequence[tf.Tensor]) -> Any:

@@ -1,6 +1,8 @@
 """What the sessions of a graph have run: the attributes by which a session is marked."""
 
-from typing import Any, Callable, List
+from typing import Any
+
+from mx_rec.tensorflow.names import session as sessions
 
 # Attributes of a session: the rewritten iterators' initializers that it ran, and the version of
 # the graph that it was prepared for.
@@ -15,8 +17,8 @@ SETTLED = "_mx_rec_settled"
 # Those that a session does not have before its first run.
 FRESH = (RAN, PREPARED, READY, SETTLED)
 
-# TensorFlow's own BaseSession.run, once it was replaced.
-STOCK = []  # type: List[Callable[..., Any]]
+# TensorFlow's own: patches.py imports this before it replaces anything.
+_STOCK_RUN = sessions.BaseSession.run
 
 
 def stock_run(session: Any, fetches: Any) -> Any:
@@ -26,7 +28,7 @@ def stock_run(session: Any, fetches: Any) -> Any:
         session: The session.
         fetches: As of session.run.
     """
-    return STOCK[0](session, fetches)
+    return _STOCK_RUN(session, fetches)
 
 
 def has_run(session: Any) -> bool:
@@ -44,5 +46,4 @@ def has_seen(session: Any, position: int) -> bool:
     return has_run(session) and position <= session.__dict__.get(PREPARED, 0)
 
 
-__all__ = ["FRESH", "PREPARED", "RAN", "READY", "SETTLED", "STOCK", "has_run", "has_seen",
-           "stock_run"]
+__all__ = ["FRESH", "PREPARED", "RAN", "READY", "SETTLED", "has_run", "has_seen", "stock_run"]

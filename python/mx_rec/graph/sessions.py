@@ -14,7 +14,7 @@ from mx_rec.edits.replacing import extending, extensible
 from mx_rec.graph.anew import note_callable, note_closure, set_values
 from mx_rec.graph.fuse import pass_over
 from mx_rec.graph.needs import Needs, has_fused
-from mx_rec.graph.runs import PREPARED, RAN, READY, SETTLED, STOCK, has_run, stock_run
+from mx_rec.graph.runs import PREPARED, RAN, READY, SETTLED, has_run, stock_run
 from mx_rec.graph.variables import convert_before_run
 from mx_rec.graph.weights import set_held
 from mx_rec.state.graph_state import GraphState, graph_state
@@ -29,100 +29,57 @@ _PARTS = "_mx_rec_parts"
 _LOCK = "_mx_rec_lock"
 
 
-def starting_iterators(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes BaseSession.run, which prepares the session before it runs anything.
+def starting_iterators(stock: Callable[..., Any], self: Any, fetches: Any, feed_dict: Any = None,
+                       options: Any = None, run_metadata: Any = None) -> Any:
+    """BaseSession.run, which prepares the session before it runs anything.
 
     Preparing refuses a cluster of several tasks, makes tables of variables as
     `init(stock_tables=...)` says, connects the timestamp of admission, replaces new ops on
     variables that are tables, passes over the graph, and starts rewritten one-shot iterators, once
     for all threads.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
     """
-
-    STOCK[:] = [stock]
-
-    def run(self: Any, fetches: Any, feed_dict: Any = None, options: Any = None,
-            run_metadata: Any = None) -> Any:
-        # Most runs find the graph as the one before left it, and are to cost nothing.
-        if self.__dict__.get(READY) != version_for(self):
-            _prepare(self)
-            _note(self, fetches)
-        try:
-            return stock(self, fetches, feed_dict, options, run_metadata)
-        except tf.errors.NotFoundError as error:
-            refuse_unknown_ops(error)
-            raise
-
-    return run
-
-
-def preparing(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes BaseSession.make_callable, which prepares the session as run does.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    # Most runs find the graph as the one before left it, and are to cost nothing.
+    if self.__dict__.get(READY) != version_for(self):
         _prepare(self)
-        note_closure(self)
-        result = stock(self, *args, **kwargs)
-        # What the run fetches may be newer than what the session knew when this began.
-        self._extend_graph()  # pylint: disable=protected-access
-        return result
+        _note(self, fetches)
+    try:
+        return stock(self, fetches, feed_dict, options, run_metadata)
+    except tf.errors.NotFoundError as error:
+        refuse_unknown_ops(error)
+        raise
 
-    return method
+
+def preparing(stock: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """BaseSession.make_callable, which prepares the session as run does."""
+    _prepare(self)
+    note_closure(self)
+    result = stock(self, *args, **kwargs)
+    # What the run fetches may be newer than what the session knew when this began.
+    self._extend_graph()  # pylint: disable=protected-access
+    return result
 
 
-def preparing_parts(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes BaseSession.partial_run_setup, which prepares the session as run does.
+def preparing_parts(stock: Callable[..., Any], self: Any, fetches: Any, feeds: Any = None) -> Any:
+    """BaseSession.partial_run_setup, which prepares the session as run does.
 
     What stands in the place of fetches is decided for all parts of the run together.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
     """
-
-    def partial_run_setup(self: Any, fetches: Any, feeds: Any = None) -> Any:
-        _prepare(self)
-        find = self.graph.as_graph_element
-        fed = [find(one, allow_operation=False) for one in feeds or ()
-               if isinstance(one, (str, tf.Tensor))]
-        with _deciding(fed=fed) as decided:
-            handle = stock(self, fetches, feeds)
-        if decided.instead:
-            self.__dict__.setdefault(_PARTS, {})[handle] = decided.instead
-        return handle
-
-    return partial_run_setup
+    _prepare(self)
+    find = self.graph.as_graph_element
+    fed = [find(one, allow_operation=False) for one in feeds or ()
+           if isinstance(one, (str, tf.Tensor))]
+    with _deciding(fed=fed) as decided:
+        handle = stock(self, fetches, feeds)
+    if decided.instead:
+        self.__dict__.setdefault(_PARTS, {})[handle] = decided.instead
+    return handle
 
 
-def running_parts(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes BaseSession.partial_run, which fetches what its setup has decided.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
-
-    def partial_run(self: Any, handle: Any, fetches: Any, feed_dict: Any = None) -> Any:
-        with _deciding(instead=self.__dict__.get(_PARTS, {}).get(handle, {})):
-            return stock(self, handle, fetches, feed_dict)
-
-    return partial_run
+def running_parts(stock: Callable[..., Any], self: Any, handle: Any, fetches: Any,
+                  feed_dict: Any = None) -> Any:
+    """BaseSession.partial_run, which fetches what its setup has decided."""
+    with _deciding(instead=self.__dict__.get(_PARTS, {}).get(handle, {})):
+        return stock(self, handle, fetches, feed_dict)
 
 
 class _Found:  # pylint: disable=too-few-public-methods
@@ -167,60 +124,39 @@ def _deciding(fed: Sequence[Any] = (),
         _decision.is_part = False
 
 
-def preparing_options(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes BaseSession._make_callable_from_options, by which Keras runs its functions.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
-
-    def _make_callable_from_options(self: Any, callable_options: Any) -> Any:
-        _prepare(self)
-        state, find = graph_state(self.graph), self.graph.as_graph_element
-        asked = callable_options
-        if _has_instead(state):
-            options = type(callable_options)()
-            options.CopyFrom(callable_options)
-            fetched = [find(name) for name in list(options.fetch) + list(options.target)]
-            fed = [find(name) for name in options.feed]
-            for names in (options.fetch, options.target):
-                some = [find(name) for name in names]
-                names[:] = [one.name for one in _instead_of(some, fetched, fed)]
-            callable_options = options
-            self._extend_graph()
-        made = stock(self, callable_options)
-        note_callable(self, made, asked)
-        return made
-
-    return _make_callable_from_options
+def preparing_options(stock: Callable[..., Any], self: Any, callable_options: Any) -> Any:
+    """BaseSession._make_callable_from_options, by which Keras runs its functions."""
+    _prepare(self)
+    state, find = graph_state(self.graph), self.graph.as_graph_element
+    asked = callable_options
+    if _has_instead(state):
+        options = type(callable_options)()
+        options.CopyFrom(callable_options)
+        fetched = [find(name) for name in list(options.fetch) + list(options.target)]
+        fed = [find(name) for name in options.feed]
+        for names in (options.fetch, options.target):
+            some = [find(name) for name in names]
+            names[:] = [one.name for one in _instead_of(some, fetched, fed)]
+        callable_options = options
+        self._extend_graph()
+    made = stock(self, callable_options)
+    note_callable(self, made, asked)
+    return made
 
 
-def fetching(stock: Callable[..., List[Any]]) -> Callable[..., List[Any]]:
-    """Makes the methods by which the handler of a run's fetches lists tensors, and ops.
+def fetching(stock: Callable[..., List[Any]], self: Any) -> List[Any]:
+    """The methods by which the handler of a run's fetches lists tensors, and ops.
 
     In the place of variables that are tables it has what reads these, and in that of what a run
     does not need by fused and joined lookups what computes it otherwise.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
     """
-
-    def method(self: Any) -> List[Any]:
-        # pylint: disable=protected-access
-        some = stock(self)
-        if not _found.instead or not some or not _has_instead(graph_state(some[0].graph)):
-            return some
-        # Newer TensorFlow has references to the tensors that are fed.
-        fed = [one.deref() if hasattr(one, "deref") else one for one in self._feeds]
-        return _instead_of(some, self._final_fetches + self._targets, fed)
-
-    return method
+    # pylint: disable=protected-access
+    some = stock(self)
+    if not _found.instead or not some or not _has_instead(graph_state(some[0].graph)):
+        return some
+    # Newer TensorFlow has references to the tensors that are fed.
+    fed = [one.deref() if hasattr(one, "deref") else one for one in self._feeds]
+    return _instead_of(some, self._final_fetches + self._targets, fed)
 
 
 def _has_instead(state: GraphState) -> bool:

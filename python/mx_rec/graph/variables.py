@@ -119,101 +119,62 @@ def _has_training(graph: tf.Graph) -> bool:
     return found
 
 
-def patched_monitored_session(stock: Callable[..., None]) -> Callable[..., None]:
-    """Makes _MonitoredSession.__init__, which converts the graph first.
+def patched_monitored_session(stock: Callable[..., None], self: Any, *args: Any,
+                              **kwargs: Any) -> None:
+    """_MonitoredSession.__init__, which converts the graph first.
 
     Hooks that begin find its tables, and the Scaffold makes its Saver and its initializers of what
     is there then.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
     """
-
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        _try_to_convert(tf.compat.v1.get_default_graph())
-        stock(self, *args, **kwargs)
-
-    return __init__
+    _try_to_convert(tf.compat.v1.get_default_graph())
+    stock(self, *args, **kwargs)
 
 
-def patched_initializer(stock: Callable[..., tf.Operation]) -> Callable[..., tf.Operation]:
-    """Makes tf.compat.v1.variables_initializer, by which a table starts with all of its slots.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
-
-    def variables_initializer(var_list: Any, *args: Any, **kwargs: Any) -> tf.Operation:
-        tables = [] if tf.executing_eagerly() or not var_list else [
-            one.plan for one in converted(tf.compat.v1.get_default_graph())
-            if not one.plan.was_run]
-        if tables:
-            var_list = list(var_list)
-            names = {variable_name(variable) for variable in var_list}
-            # What empties the table has emptied these.
-            gone = {slot.variable for plan in tables if plan.name in names for slot in plan.slots}
-            var_list = [one for one in var_list if variable_name(one) not in gone]
-        return stock(var_list, *args, **kwargs)
-
-    return variables_initializer
+def patched_initializer(stock: Callable[..., tf.Operation], var_list: Any, *args: Any,
+                        **kwargs: Any) -> tf.Operation:
+    """tf.compat.v1.variables_initializer, by which a table starts with all of its slots."""
+    tables = [] if tf.executing_eagerly() or not var_list else [
+        one.plan for one in converted(tf.compat.v1.get_default_graph())
+        if not one.plan.was_run]
+    if tables:
+        var_list = list(var_list)
+        names = {variable_name(variable) for variable in var_list}
+        # What empties the table has emptied these.
+        gone = {slot.variable for plan in tables if plan.name in names for slot in plan.slots}
+        var_list = [one for one in var_list if variable_name(one) not in gone]
+    return stock(var_list, *args, **kwargs)
 
 
-def patched_global_variables(stock: Callable[..., List[Any]]) -> Callable[..., List[Any]]:
-    """Makes tf.compat.v1.global_variables, which lists variables that are tables, too.
+def patched_global_variables(stock: Callable[..., List[Any]],
+                             scope: Optional[str] = None) -> List[Any]:
+    """tf.compat.v1.global_variables, which lists variables that are tables, too.
 
     They are not in its collection any more, so that a Saver of all saves them as tables. A program
     that compares two lists of all would take them for new when they are variables again, and
     initialize them.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
     """
-
-    def global_variables(scope: Optional[str] = None) -> List[Any]:
-        found = stock(scope)
-        tables = [] if tf.executing_eagerly() else [
-            variable for one in converted(tf.compat.v1.get_default_graph())
-            for variable in one.objects.get(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, ())
-            # Slots on parameter servers cannot be read, and are never variables again.
-            if (variable.op.name == one.plan.name or not one.plan.on_servers)
-            and (scope is None or re.match(scope, variable.name))]
-        # In the order in which they were made, as TensorFlow lists them.
-        # pylint: disable=protected-access
-        return sorted(found + tables, key=lambda one: one.op._id) if tables else found
-
-    return global_variables
+    found = stock(scope)
+    tables = [] if tf.executing_eagerly() else [
+        variable for one in converted(tf.compat.v1.get_default_graph())
+        for variable in one.objects.get(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, ())
+        # Slots on parameter servers cannot be read, and are never variables again.
+        if (variable.op.name == one.plan.name or not one.plan.on_servers)
+        and (scope is None or re.match(scope, variable.name))]
+    # In the order in which they were made, as TensorFlow lists them.
+    # pylint: disable=protected-access
+    return sorted(found + tables, key=lambda one: one.op._id) if tables else found
 
 
-def patched_gradients(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes tf.gradients, which knows variables and no tables.
+def patched_gradients(stock: Callable[..., Any], ys: Any, xs: Any, *args: Any,
+                      **kwargs: Any) -> Any:
+    """tf.gradients, which knows variables and no tables.
 
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
+    Raises:
+        NotImplementedError: If they are of a variable that became a table in a run before, and
+            cannot be one again.
     """
-
-    def gradients(ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Computes gradients as stock TensorFlow does.
-
-        Raises:
-            NotImplementedError: If they are of a variable that became a table in a run before, and
-                cannot be one again.
-        """
-        have_gradients(ys, xs)
-        return stock(ys, xs, *args, **kwargs)
-
-    return gradients
+    have_gradients(ys, xs)
+    return stock(ys, xs, *args, **kwargs)
 
 
 __all__ = ["convert_before_run", "convert_variables", "patched_global_variables",

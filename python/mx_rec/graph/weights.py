@@ -5,7 +5,7 @@ run before it has a training op, and its variables could not become tables any m
 wait for the first run, which converts the graph, and are set before anything else runs.
 """
 
-from typing import Any, Callable, List, Sequence, Tuple
+from typing import Any, Callable, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -18,42 +18,19 @@ from mx_rec.tensorflow.names import keras_backend
 # The attribute of a session that has pairs of variables and values, in their order.
 _HELD = "_mx_rec_held_weights"
 
-# TensorFlow's own batch_set_value, once it was replaced.
-_stock = []  # type: List[Callable[..., Any]]
+# TensorFlow's own: patches.py imports this before it replaces anything. 2.x has it not.
+_stock_set = getattr(keras_backend, "batch_set_value", None)
 
 
-def holding(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes keras.backend.batch_set_value, which waits for the first run.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
-    _stock[:] = [stock]
-
-    def batch_set_value(tuples: Sequence[Tuple[Any, Any]]) -> Any:
-        pairs = list(tuples)
-        return None if _hold(pairs) else stock(pairs)
-
-    return batch_set_value
+def holding(stock: Callable[..., Any], tuples: Sequence[Tuple[Any, Any]]) -> Any:
+    """keras.backend.batch_set_value, which waits for the first run."""
+    pairs = list(tuples)
+    return None if _hold(pairs) else stock(pairs)
 
 
-def holding_one(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes keras.backend.set_value, which does the same for one variable.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
-
-    def set_value(x: Any, value: Any) -> Any:
-        return None if _hold([(x, value)]) else stock(x, value)
-
-    return set_value
+def holding_one(stock: Callable[..., Any], x: Any, value: Any) -> Any:
+    """keras.backend.set_value, which does the same for one variable."""
+    return None if _hold([(x, value)]) else stock(x, value)
 
 
 def _hold(pairs: Sequence[Tuple[Any, Any]]) -> bool:
@@ -88,7 +65,7 @@ def set_held(session: Any) -> None:
     held = vars(session).pop(_HELD, None)
     if held:
         with session.graph.as_default(), session.as_default():
-            _stock[0](held)
+            _stock_set(held)
 
 
 __all__ = ["holding", "holding_one", "set_held"]

@@ -177,80 +177,65 @@ def _update(optimizer: Any, rule: _Rule, pairs: Sequence[_Pair]) -> tf.Operation
         return updates[0] if len(updates) == 1 else tf.group(*updates)
 
 
-def patched_processor(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Makes the function by which an optimizer finds how to update a variable."""
-
-    def _get_processor(v: Any) -> Any:
-        if isinstance(v, UpdatedRows):
-            return RowsProcessor(v)
-        if isinstance(v, TableVariable):
-            return TableProcessor(v, stock(v))
-        return stock(v)
-
-    return _get_processor
+def patched_processor(stock: Callable[[Any], Any], v: Any) -> Any:
+    """The function by which an optimizer finds how to update a variable."""
+    if isinstance(v, UpdatedRows):
+        return RowsProcessor(v)
+    if isinstance(v, TableVariable):
+        return TableProcessor(v, stock(v))
+    return stock(v)
 
 
-def patched_slot(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a method that creates a slot: those of a table live with its rows."""
-
-    def make(self: Any, var: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(var, TableVariable) and type(self) in _RULES:
-            return None
-        if isinstance(var, UpdatedRows):
-            given = inspect.signature(stock).bind(self, var, *args, **kwargs).arguments
-            name = given["slot_name"]
-            initial = 0.0
-            if "val" in given:
-                initial = initial_of_tensor(var, name, given["val"])
-            elif "initializer" in given:
-                initial = initial_of_initializer(var, name, given["initializer"], given["shape"],
-                                                 given["dtype"])
-            return make_slot(self, var, name, initial)
-        return stock(self, var, *args, **kwargs)
-
-    return make
+def patched_slot(stock: Callable[..., Any], self: Any, var: Any, *args: Any, **kwargs: Any) -> Any:
+    """A method that creates a slot: those of a table live with its rows."""
+    if isinstance(var, TableVariable) and type(self) in _RULES:
+        return None
+    if isinstance(var, UpdatedRows):
+        given = inspect.signature(stock).bind(self, var, *args, **kwargs).arguments
+        name = given["slot_name"]
+        initial = 0.0
+        if "val" in given:
+            initial = initial_of_tensor(var, name, given["val"])
+        elif "initializer" in given:
+            initial = initial_of_initializer(var, name, given["initializer"], given["shape"],
+                                             given["dtype"])
+        return make_slot(self, var, name, initial)
+    return stock(self, var, *args, **kwargs)
 
 
-def patched_get_slot(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes Optimizer.get_slot, which knows the slots of tables."""
-
-    def get_slot(self: Any, var: Any, name: str) -> Any:
-        if isinstance(var, (RowsVariable, TableVariable)):
-            return find_slot(self, var, name)
-        return stock(self, var, name)
-
-    return get_slot
+def patched_get_slot(stock: Callable[..., Any], self: Any, var: Any, name: str) -> Any:
+    """Optimizer.get_slot, which knows the slots of tables."""
+    if isinstance(var, (RowsVariable, TableVariable)):
+        return find_slot(self, var, name)
+    return stock(self, var, name)
 
 
-def patched_apply_gradients(stock: Callable[..., tf.Operation]) -> Callable[..., tf.Operation]:
-    """Makes Optimizer.apply_gradients, which gives each row of a table one update.
+def patched_apply_gradients(stock: Callable[..., tf.Operation], self: Any, grads_and_vars: Any,
+                            *args: Any, **kwargs: Any) -> tf.Operation:
+    """Optimizer.apply_gradients, which gives each row of a table one update.
 
     Optimizers whose rule is not known see the rows of the batch in the place of a table's
     variable. Calls without tables go through unchanged.
     """
-
-    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> tf.Operation:
-        pairs = tuple(grads_and_vars)
-        rule = _RULES.get(type(self))
-        if rule is not None:
-            tables = [(grad, variable) for grad, variable in pairs
-                      if grad is not None and is_table_variable(variable)]
-            for grad, variable in tables:
-                _check(self, grad, variable)
-            for _, variable in tables:
-                adopt_by(variable.op, self, optimizer_named(rule.name(self)))
-            pairs = _by_variable(pairs)
-            setattr(self, _CALL, _Call([(grad, variable) for grad, variable in pairs
-                                        if isinstance(variable, TableVariable)
-                                        and grad is not None]))
-        else:
-            pairs = _with_rows(self, pairs)
-        try:
-            return stock(self, pairs, *args, **kwargs)
-        finally:
-            self.__dict__.pop(_CALL, None)
-
-    return apply_gradients
+    pairs = tuple(grads_and_vars)
+    rule = _RULES.get(type(self))
+    if rule is not None:
+        tables = [(grad, variable) for grad, variable in pairs
+                  if grad is not None and is_table_variable(variable)]
+        for grad, variable in tables:
+            _check(self, grad, variable)
+        for _, variable in tables:
+            adopt_by(variable.op, self, optimizer_named(rule.name(self)))
+        pairs = _by_variable(pairs)
+        setattr(self, _CALL, _Call([(grad, variable) for grad, variable in pairs
+                                    if isinstance(variable, TableVariable)
+                                    and grad is not None]))
+    else:
+        pairs = _with_rows(self, pairs)
+    try:
+        return stock(self, pairs, *args, **kwargs)
+    finally:
+        self.__dict__.pop(_CALL, None)
 
 
 def _with_rows(optimizer: Any, pairs: Sequence[_Pair]) -> Sequence[_Pair]:

@@ -277,70 +277,54 @@ def _place(checkpoint: str) -> Any:
 # What tf.estimator's hook does in addition; see patches.py ------------------------
 
 
-def patched_hook_begin(stock: Any) -> Any:
-    """Makes CheckpointSaverHook.begin, which sets the two clocks of incremental checkpoints."""
-
-    def begin(self: Any) -> None:
-        stock(self)
-        found = config()
-        self._mx_rec_clocks = None
-        if found is not None:
-            timer = tf.compat.v1.train.SecondOrStepTimer
-            self._mx_rec_clocks = {
-                BASE: timer(every_secs=found.save_checkpoint_due_time),
-                DELTA: timer(every_secs=found.save_delta_checkpoints_secs)}
-            logger.info("checkpoints are incremental: whole every %d s, deltas every %d s; the "
-                        "times and steps given to the hook have no effect.",
-                        found.save_checkpoint_due_time, found.save_delta_checkpoints_secs)
-
-    return begin
+def patched_hook_begin(stock: Any, self: Any) -> None:
+    """CheckpointSaverHook.begin, which sets the two clocks of incremental checkpoints."""
+    stock(self)
+    found = config()
+    self._mx_rec_clocks = None
+    if found is not None:
+        timer = tf.compat.v1.train.SecondOrStepTimer
+        self._mx_rec_clocks = {
+            BASE: timer(every_secs=found.save_checkpoint_due_time),
+            DELTA: timer(every_secs=found.save_delta_checkpoints_secs)}
+        logger.info("checkpoints are incremental: whole every %d s, deltas every %d s; the "
+                    "times and steps given to the hook have no effect.",
+                    found.save_checkpoint_due_time, found.save_delta_checkpoints_secs)
 
 
-def patched_hook_after_run(stock: Any) -> Any:
-    """Makes CheckpointSaverHook.after_run, which saves when a clock says so."""
-
-    def after_run(self: Any, run_context: Any, run_values: Any) -> None:
-        clocks = getattr(self, "_mx_rec_clocks", None)
-        if not clocks:
-            stock(self, run_context, run_values)
-            return
-        step = run_values.results + self._steps_per_run
-        due = [kind for kind in (BASE, DELTA) if clocks[kind].should_trigger_for_step(step)]
-        if not due:
-            return
-        step = run_context.session.run(self._global_step_tensor)
-        # A whole save says all that a delta would.
-        for kind in (BASE, DELTA) if due[0] == BASE else (DELTA,):
-            clocks[kind].update_last_triggered_step(step)
-        self._timer.update_last_triggered_step(step)
-        with asking_for(due[0]):
-            if self._save(run_context.session, step):
-                run_context.request_stop()
-
-    return after_run
+def patched_hook_after_run(stock: Any, self: Any, run_context: Any, run_values: Any) -> None:
+    """CheckpointSaverHook.after_run, which saves when a clock says so."""
+    clocks = getattr(self, "_mx_rec_clocks", None)
+    if not clocks:
+        stock(self, run_context, run_values)
+        return
+    step = run_values.results + self._steps_per_run
+    due = [kind for kind in (BASE, DELTA) if clocks[kind].should_trigger_for_step(step)]
+    if not due:
+        return
+    step = run_context.session.run(self._global_step_tensor)
+    # A whole save says all that a delta would.
+    for kind in (BASE, DELTA) if due[0] == BASE else (DELTA,):
+        clocks[kind].update_last_triggered_step(step)
+    self._timer.update_last_triggered_step(step)
+    with asking_for(due[0]):
+        if self._save(run_context.session, step):
+            run_context.request_stop()
 
 
-def patched_hook_created(stock: Any) -> Any:
-    """Makes CheckpointSaverHook.after_create_session, whose first save is a whole one."""
-
-    def after_create_session(self: Any, session: Any, coord: Any) -> None:
-        clocks = getattr(self, "_mx_rec_clocks", None)
-        with asking_for(BASE) if clocks else contextlib.ExitStack():
-            stock(self, session, coord)
-        if clocks:
-            step = session.run(self._global_step_tensor)
-            for clock in clocks.values():
-                clock.update_last_triggered_step(step)
-
-    return after_create_session
+def patched_hook_created(stock: Any, self: Any, session: Any, coord: Any) -> None:
+    """CheckpointSaverHook.after_create_session, whose first save is a whole one."""
+    clocks = getattr(self, "_mx_rec_clocks", None)
+    with asking_for(BASE) if clocks else contextlib.ExitStack():
+        stock(self, session, coord)
+    if clocks:
+        step = session.run(self._global_step_tensor)
+        for clock in clocks.values():
+            clock.update_last_triggered_step(step)
 
 
-def patched_hook_end(stock: Any) -> Any:
-    """Makes CheckpointSaverHook.end, whose last save is a delta."""
-
-    def end(self: Any, session: Any) -> None:
-        clocks = getattr(self, "_mx_rec_clocks", None)
-        with asking_for(DELTA) if clocks else contextlib.ExitStack():
-            stock(self, session)
-
-    return end
+def patched_hook_end(stock: Any, self: Any, session: Any) -> None:
+    """CheckpointSaverHook.end, whose last save is a delta."""
+    clocks = getattr(self, "_mx_rec_clocks", None)
+    with asking_for(DELTA) if clocks else contextlib.ExitStack():
+        stock(self, session)

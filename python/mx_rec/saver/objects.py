@@ -14,49 +14,40 @@ from mx_rec.checkpoint.table_ops import table_ops
 from mx_rec.stock.convert import converted
 
 
-def patched_object_save(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes TrackableSaver.save, by which tf.train.Checkpoint and CheckpointManager save."""
+def patched_object_save(stock: Callable[..., Any], self: Any, file_prefix: Any,
+                        checkpoint_number: Any = None, session: Any = None, **kwargs: Any) -> Any:
+    """TrackableSaver.save, by which tf.train.Checkpoint and CheckpointManager save.
 
-    def save(self: Any, file_prefix: Any, checkpoint_number: Any = None,
-             session: Any = None, **kwargs: Any) -> Any:
-        """Saves as stock TensorFlow does.
+    Raises:
+        NotImplementedError: If the graph has tables whose rows would not be saved: that were
+            no variables, or have keys that are no rows of theirs.
+    """
+    names = _names_of_tables(session, True)
+    if names:
+        raise NotImplementedError(
+            "tf.train.Checkpoint and CheckpointManager do not save tables: {!r} would lack the "
+            "rows of {}. Use tf.compat.v1.train.Saver().save(session, path), which saves "
+            "variables and tables.".format(file_prefix, names))
+    return stock(self, file_prefix, checkpoint_number, session, **kwargs)
 
-        Raises:
-            NotImplementedError: If the graph has tables whose rows would not be saved: that were
-                no variables, or have keys that are no rows of theirs.
-        """
-        names = _names_of_tables(session, True)
-        if names:
+
+def patched_object_restore(stock: Callable[..., Any], self: Any, save_path: Any, *args: Any,
+                           **kwargs: Any) -> Any:
+    """TrackableSaver.restore, by which tf.train.Checkpoint restores.
+
+    Raises:
+        NotImplementedError: If the graph has tables and the checkpoint has tables as well,
+            which would not be restored.
+    """
+    names = _names_of_tables(None, False) if save_path else ""
+    if names:
+        directory = tables_directory(tf.compat.as_str_any(save_path))
+        if os.path.isdir(directory) or tf.io.gfile.isdir(directory):
             raise NotImplementedError(
-                "tf.train.Checkpoint and CheckpointManager do not save tables: {!r} would lack the "
-                "rows of {}. Use tf.compat.v1.train.Saver().save(session, path), which saves "
-                "variables and tables.".format(file_prefix, names))
-        return stock(self, file_prefix, checkpoint_number, session, **kwargs)
-
-    return save
-
-
-def patched_object_restore(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes TrackableSaver.restore, by which tf.train.Checkpoint restores."""
-
-    def restore(self: Any, save_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Restores as stock TensorFlow does.
-
-        Raises:
-            NotImplementedError: If the graph has tables and the checkpoint has tables as well,
-                which would not be restored.
-        """
-        names = _names_of_tables(None, False) if save_path else ""
-        if names:
-            directory = tables_directory(tf.compat.as_str_any(save_path))
-            if os.path.isdir(directory) or tf.io.gfile.isdir(directory):
-                raise NotImplementedError(
-                    "tf.train.Checkpoint does not restore tables: {} would keep their rows instead "
-                    "of those in {}. Use tf.compat.v1.train.Saver().restore(session, {!r})."
-                    .format(names, directory, save_path))
-        return stock(self, save_path, *args, **kwargs)
-
-    return restore
+                "tf.train.Checkpoint does not restore tables: {} would keep their rows instead "
+                "of those in {}. Use tf.compat.v1.train.Saver().restore(session, {!r})."
+                .format(names, directory, save_path))
+    return stock(self, save_path, *args, **kwargs)
 
 
 def _names_of_tables(session: Any, but_variables: bool) -> str:

@@ -107,82 +107,77 @@ class Saver:
 # What tf.train.Saver does in addition; see patches.py -----------------------------
 
 
-def patched_save(stock: Callable[..., Optional[str]]) -> Callable[..., Optional[str]]:
-    """Makes tf.train.Saver.save, which saves the tables before the variables.
+def patched_save(stock: Callable[..., Optional[str]], self: Any, sess: Any, save_path: str,
+                 global_step: Any = None, latest_filename: Optional[str] = None,
+                 meta_graph_suffix: str = "meta", write_meta_graph: bool = True,
+                 write_state: bool = True, strip_default_attrs: bool = False,
+                 save_debug_info: bool = False, is_incremental_checkpoint: bool = False,
+                 save_delta: bool = False) -> Optional[str]:
+    """tf.train.Saver.save, which saves the tables before the variables.
 
     The file `checkpoint` names a step only after its tables are on disk.
+
+    Args:
+        sess: A session of the graph.
+        save_path: Prefix of the checkpoint's files.
+        global_step: Step number, a tensor of it, or None.
+        latest_filename: Name of the state file, 1-50 characters, or None.
+        meta_graph_suffix: Suffix of the meta graph's file, 1-50 characters.
+        write_meta_graph: Whether to write the meta graph.
+        write_state: Whether to write the state file.
+        strip_default_attrs: As TensorFlow's.
+        save_debug_info: As TensorFlow's.
+        is_incremental_checkpoint: Whether this is a save of incremental checkpoints; needs
+            `init(is_incremental_checkpoint=True, ...)`.
+        save_delta: Whether to save only what changed in the tables since the last save or
+            restore of this session; where that cannot be, all is saved, and the log says why.
+
+    Returns:
+        The prefix of the checkpoint, with the step.
+
+    Raises:
+        ValueError: If an argument is not valid.
     """
-
-    def save(self: Any, sess: Any, save_path: str, global_step: Any = None,
-             latest_filename: Optional[str] = None, meta_graph_suffix: str = "meta",
-             write_meta_graph: bool = True, write_state: bool = True,
-             strip_default_attrs: bool = False, save_debug_info: bool = False,
-             is_incremental_checkpoint: bool = False, save_delta: bool = False) -> Optional[str]:
-        """Saves variables as stock TensorFlow does, and the tables of the session's graph.
-
-        Args:
-            sess: A session of the graph.
-            save_path: Prefix of the checkpoint's files.
-            global_step: Step number, a tensor of it, or None.
-            latest_filename: Name of the state file, 1-50 characters, or None.
-            meta_graph_suffix: Suffix of the meta graph's file, 1-50 characters.
-            write_meta_graph: Whether to write the meta graph.
-            write_state: Whether to write the state file.
-            strip_default_attrs: As TensorFlow's.
-            save_debug_info: As TensorFlow's.
-            is_incremental_checkpoint: Whether this is a save of incremental checkpoints; needs
-                `init(is_incremental_checkpoint=True, ...)`.
-            save_delta: Whether to save only what changed in the tables since the last save or
-                restore of this session; where that cannot be, all is saved, and the log says why.
-
-        Returns:
-            The prefix of the checkpoint, with the step.
-
-        Raises:
-            ValueError: If an argument is not valid.
-        """
-        if (is_incremental_checkpoint or save_delta) and incremental.config() is None:
-            raise ValueError("'is_incremental_checkpoint' and 'save_delta' need "
-                             "init(is_incremental_checkpoint=True, save_checkpoint_due_time=..., "
-                             "save_delta_checkpoints_secs=...)")
-        started = time.time()
-        operations = saver_ops(self, sess, "saved")
-        if operations:
-            save_path = check_save_path(save_path)
-            Text(1, 50, optional=True)("latest_filename", latest_filename)
-            Text(1, 50)("meta_graph_suffix", meta_graph_suffix)
-            global_step = _step_number(sess, global_step)
-            checkpoint = _checkpoint_name(sess, save_path, global_step, self._pad_step_number)
-            _check_free(operations, checkpoint, [
-                meta_graph_suffix if write_meta_graph else None,
-                (latest_filename or "checkpoint") if write_state else None])
-            index = index_stamp(checkpoint)
-            link = None
-            if save_delta or incremental.asked_kind() == incremental.DELTA:
-                link = incremental.link_of(sess, checkpoint, [op.name for op in operations])
-            saved = _save_tables(sess, operations, checkpoint, True, link)
-            staging = saved.staging
-        before = list(self.last_checkpoints)
-        try:
-            with _flushed_before_state(self, bool(operations)):
-                path = stock(self, sess, save_path, global_step=global_step,
-                             latest_filename=latest_filename, meta_graph_suffix=meta_graph_suffix,
-                             write_meta_graph=write_meta_graph, write_state=write_state,
-                             strip_default_attrs=strip_default_attrs,
-                             save_debug_info=save_debug_info)
-        except BaseException:
-            if operations and not _has_fresh_index(checkpoint, index):
-                staging.undo()
-            elif operations:
-                staging.finish()
-            raise
-        if operations:
+    if (is_incremental_checkpoint or save_delta) and incremental.config() is None:
+        raise ValueError("'is_incremental_checkpoint' and 'save_delta' need "
+                         "init(is_incremental_checkpoint=True, save_checkpoint_due_time=..., "
+                         "save_delta_checkpoints_secs=...)")
+    started = time.time()
+    operations = saver_ops(self, sess, "saved")
+    if operations:
+        save_path = check_save_path(save_path)
+        Text(1, 50, optional=True)("latest_filename", latest_filename)
+        Text(1, 50)("meta_graph_suffix", meta_graph_suffix)
+        global_step = _step_number(sess, global_step)
+        checkpoint = _checkpoint_name(sess, save_path, global_step, self._pad_step_number)
+        _check_free(operations, checkpoint, [
+            meta_graph_suffix if write_meta_graph else None,
+            (latest_filename or "checkpoint") if write_state else None])
+        index = index_stamp(checkpoint)
+        link = None
+        if save_delta or incremental.asked_kind() == incremental.DELTA:
+            link = incremental.link_of(sess, checkpoint, [op.name for op in operations])
+        saved = _save_tables(sess, operations, checkpoint, True, link)
+        staging = saved.staging
+    before = list(self.last_checkpoints)
+    try:
+        with _flushed_before_state(self, bool(operations)):
+            path = stock(self, sess, save_path, global_step=global_step,
+                         latest_filename=latest_filename, meta_graph_suffix=meta_graph_suffix,
+                         write_meta_graph=write_meta_graph, write_state=write_state,
+                         strip_default_attrs=strip_default_attrs,
+                         save_debug_info=save_debug_info)
+    except BaseException:
+        if operations and not _has_fresh_index(checkpoint, index):
+            staging.undo()
+        elif operations:
             staging.finish()
-            _after_save(self, sess, checkpoint, saved, latest_filename,
-                        set(before) - set(self.last_checkpoints), time.time() - started)
-        return path
-
-    return save
+        raise
+    if operations:
+        staging.finish()
+        _after_save(self, sess, checkpoint, saved, latest_filename,
+                    set(before) - set(self.last_checkpoints), time.time() - started)
+    return path
 
 
 def _check_free(operations: List[TableOps], checkpoint: str, names: List[Optional[str]]) -> None:
@@ -232,27 +227,22 @@ def _after_save(saver: Any, sess: Any, checkpoint: str, saved: "_Saved",
                            else incremental.BASE, seconds)
 
 
-def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
-    """Makes tf.train.Saver.restore, which restores the tables after the variables."""
+def patched_restore(stock: Callable[..., None], self: Any, sess: Any, save_path: str) -> None:
+    """tf.train.Saver.restore, which restores the tables after the variables.
 
-    def restore(self: Any, sess: Any, save_path: str) -> None:
-        """Restores variables as stock TensorFlow does, and the tables of the session's graph.
+    Args:
+        sess: A session of the graph.
+        save_path: Prefix of the checkpoint, with the step.
 
-        Args:
-            sess: A session of the graph.
-            save_path: Prefix of the checkpoint, with the step.
-
-        Raises:
-            ValueError: If it is not a checkpoint.
-            FileExistsError: If the checkpoint has no directory for the tables, or for one of them.
-        """
-        operations = saver_ops(self, sess, "restored")
-        is_first = not has_run(sess)
-        restored = _restore(stock, self, sess, save_path, operations)
-        if not tf.executing_eagerly() and getattr(sess, "graph", None) is not None:
-            open_parts(sess, restored, is_first)
-
-    return restore
+    Raises:
+        ValueError: If it is not a checkpoint.
+        FileExistsError: If the checkpoint has no directory for the tables, or for one of them.
+    """
+    operations = saver_ops(self, sess, "restored")
+    is_first = not has_run(sess)
+    restored = _restore(stock, self, sess, save_path, operations)
+    if not tf.executing_eagerly() and getattr(sess, "graph", None) is not None:
+        open_parts(sess, restored, is_first)
 
 
 def _restore(stock: Callable[..., None], saver: Any, sess: Any, save_path: str,

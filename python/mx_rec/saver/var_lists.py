@@ -43,50 +43,43 @@ class _Marker(saveable_object.SaveableObject):
         return tf.group(*[tensor.op for tensor in restored_tensors])
 
 
-def patched_init(stock: Callable[..., None]) -> Callable[..., None]:
-    """Makes tf.train.Saver.__init__, which takes tables out of var_list."""
-
-    def __init__(self: Any, var_list: Any = None, *args: Any, **kwargs: Any) -> None:
-        setattr(self, _VARIABLES, _names_of(var_list))
-        dense, tables = _split(var_list)
-        setattr(self, _TABLES, tables)
-        setattr(self, _EXPLICIT, var_list is not None)
-        if not tf.executing_eagerly() and _has_tables():
-            # A SavedModel of tables alone comes with an empty list and allow_empty.
-            if not dense and (tables is not None or
-                              (var_list is not None and kwargs.get("allow_empty"))):
+def patched_init(stock: Callable[..., None], self: Any, var_list: Any = None, *args: Any,
+                 **kwargs: Any) -> None:
+    """tf.train.Saver.__init__, which takes tables out of var_list."""
+    setattr(self, _VARIABLES, _names_of(var_list))
+    dense, tables = _split(var_list)
+    setattr(self, _TABLES, tables)
+    setattr(self, _EXPLICIT, var_list is not None)
+    if not tf.executing_eagerly() and _has_tables():
+        # A SavedModel of tables alone comes with an empty list and allow_empty.
+        if not dense and (tables is not None or
+                          (var_list is not None and kwargs.get("allow_empty"))):
+            dense = [_Marker()]
+        elif var_list is None and "saver_def" not in kwargs and \
+                not variables._all_saveable_objects():  # pylint: disable=protected-access
+            if not kwargs.get("defer_build"):
                 dense = [_Marker()]
-            elif var_list is None and "saver_def" not in kwargs and \
-                    not variables._all_saveable_objects():  # pylint: disable=protected-access
-                if not kwargs.get("defer_build"):
-                    dense = [_Marker()]
-        setattr(self, _MARKED, isinstance(dense, list) and len(dense) == 1
-                and isinstance(dense[0], _Marker))
-        stock(self, dense, *args, **kwargs)
-
-    return __init__
+    setattr(self, _MARKED, isinstance(dense, list) and len(dense) == 1
+            and isinstance(dense[0], _Marker))
+    stock(self, dense, *args, **kwargs)
 
 
-def patched_build(stock: Callable[..., None]) -> Callable[..., None]:
-    """Makes tf.train.Saver._build, which notes the ops of the Saver."""
-
-    def _build(self: Any, *args: Any, **kwargs: Any) -> None:
-        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        if graph is None or outermost_graph(graph) is not graph \
-                or graph_state(graph).is_settled:
-            stock(self, *args, **kwargs)
-            if graph is not None:
-                graph_state(graph).saved_since = True
-            return
-        first = len(graph.get_operations())
+def patched_build(stock: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+    """tf.train.Saver._build, which notes the ops of the Saver."""
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    if graph is None or outermost_graph(graph) is not graph \
+            or graph_state(graph).is_settled:
         stock(self, *args, **kwargs)
-        operations = graph.get_operations()[first:]
-        savers = graph_state(graph).savers
-        # A Saver that is built already makes no op.
-        if all(known.saver is not self for known in savers):
-            savers.append(KnownSaver(self, operations))
-
-    return _build
+        if graph is not None:
+            graph_state(graph).saved_since = True
+        return
+    first = len(graph.get_operations())
+    stock(self, *args, **kwargs)
+    operations = graph.get_operations()[first:]
+    savers = graph_state(graph).savers
+    # A Saver that is built already makes no op.
+    if all(known.saver is not self for known in savers):
+        savers.append(KnownSaver(self, operations))
 
 
 class KnownSaver:

@@ -37,66 +37,61 @@ class _Start(NamedTuple):
 # What TensorFlow does in addition; see patches.py ----------------------------------------------
 
 
-def patched_warm_start(stock: Callable[..., None]) -> Callable[..., None]:
-    """Makes warm_starting_util.warm_start, which Estimators call when their model is built."""
+def patched_warm_start(stock: Callable[..., None], ckpt_to_initialize_from: Any,
+                       vars_to_warm_start: Any = ".*", var_name_to_vocab_info: Any = None,
+                       var_name_to_prev_var_name: Any = None) -> None:
+    """warm_starting_util.warm_start, which Estimators call when their model is built.
 
-    def warm_start(ckpt_to_initialize_from: Any, vars_to_warm_start: Any = ".*",
-                   var_name_to_vocab_info: Any = None,
-                   var_name_to_prev_var_name: Any = None) -> None:
-        """Warm-starts the tables and variables of the default graph.
+    Args:
+        ckpt_to_initialize_from: A checkpoint or a directory of some, or a list of such.
+        vars_to_warm_start: An expression, a list of expressions, of table names or of
+            variables, or None; for a list of checkpoints a list with one of these for each.
+        var_name_to_vocab_info: As TensorFlow's; for a list of checkpoints a list of dicts, one
+            dict being ignored.
+        var_name_to_prev_var_name: As TensorFlow's; for a list of checkpoints a list of dicts.
 
-        Args:
-            ckpt_to_initialize_from: A checkpoint or a directory of some, or a list of such.
-            vars_to_warm_start: An expression, a list of expressions, of table names or of
-                variables, or None; for a list of checkpoints a list with one of these for each.
-            var_name_to_vocab_info: As TensorFlow's; for a list of checkpoints a list of dicts, one
-                dict being ignored.
-            var_name_to_prev_var_name: As TensorFlow's; for a list of checkpoints a list of dicts.
-
-        Raises:
-            NotImplementedError: If the graph's tables are on parameter servers, or the
-                checkpoint's were.
-            ValueError: If the lists differ in length, nothing matches an expression, a table is
-                in none of the checkpoints, has another dim or more rows than the budget, or is
-                to be renamed; and what TensorFlow raises it for.
-            FileNotFoundError: If there is no checkpoint at a path.
-            tf.errors.DataLossError: If the files of a table do not fit together.
-        """
-        graph = tf.compat.v1.get_default_graph()
-        refuse_shared_tables(graph, "a warm start")
-        found = {}  # type: Dict[str, tf.Operation]
-        of_variables = {one.table.table_name for one in converted(graph)}
-        owners = [op for op in table_ops(graph, TABLE_OP)
-                  if table_config_of(op)["name"] not in of_variables]
-        for op in owners:
-            found.setdefault(table_config_of(op)["name"], op)
-        settings = (ckpt_to_initialize_from, vars_to_warm_start, var_name_to_vocab_info,
-                    var_name_to_prev_var_name)
-        try:
-            sources = sources_of(graph, *settings)
-        except FileNotFoundError:
-            if found or isinstance(ckpt_to_initialize_from, (list, tuple)):
-                raise
-            sources = []
-        if not sources:
-            # TensorFlow says what is wrong.
-            stock(*settings)
-            return
-        starts = _plan(graph, found, sources) if found else {}
-        for op in owners:
-            name = table_config_of(op)["name"]
-            if name in starts:
-                refuse_namesake(name, found[name], op, "warm-started")
-        variables = VariableStarts(graph, stock)
-        for source in sources:
-            dense = _without_tables(source, found)
-            if dense or source.vocabulary or source.previous or not found:
-                variables.add(source._replace(variables=dense))
-        loads = _loads(graph, found, starts) + variables.end()
-        if loads:
-            _run_when_initialised(graph, loads)
-
-    return warm_start
+    Raises:
+        NotImplementedError: If the graph's tables are on parameter servers, or the
+            checkpoint's were.
+        ValueError: If the lists differ in length, nothing matches an expression, a table is
+            in none of the checkpoints, has another dim or more rows than the budget, or is
+            to be renamed; and what TensorFlow raises it for.
+        FileNotFoundError: If there is no checkpoint at a path.
+        tf.errors.DataLossError: If the files of a table do not fit together.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    refuse_shared_tables(graph, "a warm start")
+    found = {}  # type: Dict[str, tf.Operation]
+    of_variables = {one.table.table_name for one in converted(graph)}
+    owners = [op for op in table_ops(graph, TABLE_OP)
+              if table_config_of(op)["name"] not in of_variables]
+    for op in owners:
+        found.setdefault(table_config_of(op)["name"], op)
+    settings = (ckpt_to_initialize_from, vars_to_warm_start, var_name_to_vocab_info,
+                var_name_to_prev_var_name)
+    try:
+        sources = sources_of(graph, *settings)
+    except FileNotFoundError:
+        if found or isinstance(ckpt_to_initialize_from, (list, tuple)):
+            raise
+        sources = []
+    if not sources:
+        # TensorFlow says what is wrong.
+        stock(*settings)
+        return
+    starts = _plan(graph, found, sources) if found else {}
+    for op in owners:
+        name = table_config_of(op)["name"]
+        if name in starts:
+            refuse_namesake(name, found[name], op, "warm-started")
+    variables = VariableStarts(graph, stock)
+    for source in sources:
+        dense = _without_tables(source, found)
+        if dense or source.vocabulary or source.previous or not found:
+            variables.add(source._replace(variables=dense))
+    loads = _loads(graph, found, starts) + variables.end()
+    if loads:
+        _run_when_initialised(graph, loads)
 
 
 # What starts with what -----------------------------------------------------------------------

@@ -22,52 +22,43 @@ from mx_rec.stock.warm_start import Needs, goes_on, needs_of
 _here = threading.local()
 
 
-def patched_model_fn(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes Estimator._call_model_fn, which converts the graph afterwards.
+def patched_model_fn(stock: Callable[..., Any], self: Any, features: Any, labels: Any, mode: Any,
+                     config: Any) -> Any:
+    """Estimator._call_model_fn, which converts the graph afterwards.
 
     Without `init(stock_tables=...)` it changes nothing. Evaluation and prediction convert what the
     last checkpoint has as tables.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
     """
-
-    def _call_model_fn(self: Any, features: Any, labels: Any, mode: Any, config: Any) -> Any:
-        spec = stock(self, features, labels, mode, config)
-        options = options_of_process()
-        graph = tf.compat.v1.get_default_graph()
-        settings = getattr(self, "_warm_start_settings", None)
-        checkpoint = tf.train.latest_checkpoint(self.model_dir) \
-            if self.model_dir and (options is not None or settings is not None) else None
-        if settings is not None and checkpoint is not None:
-            goes_on(graph)
-        if options is None:
-            return spec
-        # A session of this graph leaves all others to TensorFlow.
-        graph_state(graph).is_settled = True
-        if getattr(_here, "exports", False):
-            _convert_unlimited(graph, self.model_dir)
-            return spec
-        trains = mode == tf.estimator.ModeKeys.TRAIN
-        if settings is not None and (trains or checkpoint is None) and _has_servers(graph):
-            warn_once("stock_tables: the Estimator has warm_start_from, so that its variables on "
-                      "parameter servers stay TensorFlow's.")
-            return spec
-        if settings is not None and checkpoint is None:
-            needs = _needs(graph, settings)
-            convert_graph(graph, trains, needs.known, False, needs.dense, needs.histories)
-            return _with_eviction(graph, spec, options) if trains else spec
-        known = saved_tables(checkpoint) if checkpoint else set()
-        dense = dense_variables(graph, checkpoint) \
-            if checkpoint and trains and options.unlimited_ids else set()  # type: Set[str]
-        convert_graph(graph, trains, known, checkpoint is not None and not trains, dense,
-                      saved_histories(checkpoint) if checkpoint else {})
+    spec = stock(self, features, labels, mode, config)
+    options = options_of_process()
+    graph = tf.compat.v1.get_default_graph()
+    settings = getattr(self, "_warm_start_settings", None)
+    checkpoint = tf.train.latest_checkpoint(self.model_dir) \
+        if self.model_dir and (options is not None or settings is not None) else None
+    if settings is not None and checkpoint is not None:
+        goes_on(graph)
+    if options is None:
+        return spec
+    # A session of this graph leaves all others to TensorFlow.
+    graph_state(graph).is_settled = True
+    if getattr(_here, "exports", False):
+        _convert_unlimited(graph, self.model_dir)
+        return spec
+    trains = mode == tf.estimator.ModeKeys.TRAIN
+    if settings is not None and (trains or checkpoint is None) and _has_servers(graph):
+        warn_once("stock_tables: the Estimator has warm_start_from, so that its variables on "
+                  "parameter servers stay TensorFlow's.")
+        return spec
+    if settings is not None and checkpoint is None:
+        needs = _needs(graph, settings)
+        convert_graph(graph, trains, needs.known, False, needs.dense, needs.histories)
         return _with_eviction(graph, spec, options) if trains else spec
-
-    return _call_model_fn
+    known = saved_tables(checkpoint) if checkpoint else set()
+    dense = dense_variables(graph, checkpoint) \
+        if checkpoint and trains and options.unlimited_ids else set()  # type: Set[str]
+    convert_graph(graph, trains, known, checkpoint is not None and not trains, dense,
+                  saved_histories(checkpoint) if checkpoint else {})
+    return _with_eviction(graph, spec, options) if trains else spec
 
 
 def _with_eviction(graph: tf.Graph, spec: Any, options: Any) -> Any:
@@ -110,23 +101,13 @@ def _convert_unlimited(graph: tf.Graph, model_dir: str) -> None:
                       histories=saved_histories(checkpoint) if checkpoint else {})
 
 
-def patched_add_mode(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes Estimator._add_meta_graph_for_mode: an exported model has variables, as without us.
+def patched_add_mode(stock: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Estimator._add_meta_graph_for_mode: an exported model has variables, as without us.
 
     Those by ids without limits are tables in it.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
     """
-
-    def _add_meta_graph_for_mode(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _here.exports = True
-        try:
-            return stock(self, *args, **kwargs)
-        finally:
-            _here.exports = False
-
-    return _add_meta_graph_for_mode
+    _here.exports = True
+    try:
+        return stock(self, *args, **kwargs)
+    finally:
+        _here.exports = False

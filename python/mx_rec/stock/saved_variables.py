@@ -79,44 +79,19 @@ def _value(model_dir: str, parts: Sequence[Dict[str, Any]]) -> np.ndarray:
     return value.reshape(whole)
 
 
-def patched_variable_names(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes Estimator.get_variable_names, which names variables that are tables, too.
+def patched_variable_names(stock: Callable[..., Any], self: Any) -> List[str]:
+    """Estimator.get_variable_names, which names variables that are tables, too."""
+    return sorted(set(stock(self)).union(_saved_variables(self.model_dir)))
+
+
+def patched_variable_value(stock: Callable[..., Any], self: Any, name: str) -> Any:
+    """Estimator.get_variable_value, which gives what a variable that is a table would hold.
 
     Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
+        name: Of the variable.
     """
-
-    def get_variable_names(self: Any) -> List[str]:
-        """Returns the names of the variables in the last checkpoint, also of those that are tables.
-        """
-        return sorted(set(stock(self)).union(_saved_variables(self.model_dir)))
-
-    return get_variable_names
-
-
-def patched_variable_value(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes Estimator.get_variable_value, which gives what a variable that is a table would hold.
-
-    Args:
-        stock: TensorFlow's own.
-
-    Returns:
-        Its replacement.
-    """
-
-    def get_variable_value(self: Any, name: str) -> Any:
-        """Returns the value of a variable in the last checkpoint.
-
-        Args:
-            name: Of the variable.
-        """
-        parts = _saved_variables(self.model_dir).get(name[:-2] if name.endswith(":0") else name)
-        return stock(self, name) if parts is None else _value(self.model_dir, parts)
-
-    return get_variable_value
+    parts = _saved_variables(self.model_dir).get(name[:-2] if name.endswith(":0") else name)
+    return stock(self, name) if parts is None else _value(self.model_dir, parts)
 
 
 __all__ = ["described_variables", "patched_variable_names", "patched_variable_value"]
