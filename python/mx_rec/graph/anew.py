@@ -231,7 +231,3 @@ def _set(op: tf.Operation, value: tf.Tensor) -> tf.Operation:
         made = tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=value)
         return made if isinstance(made, tf.Operation) else made.op
     return tf.raw_ops.Assign(ref=op.outputs[0], value=value, validate_shape=False).op
-
-
-__all__ = ["begin_anew", "given_up", "note_callable", "note_closure", "reason_to_stay", "rename",
-           "set_values"]

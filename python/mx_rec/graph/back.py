@@ -129,6 +129,3 @@ def _go_back(graph: tf.Graph) -> None:
                 rename(session, renamed)
         state.is_settled, state.was_run, state.without_training = times >= _MOST, True, 0
         state.retired, state.went_back = retired, times
-
-
-__all__ = ["have_gradients"]

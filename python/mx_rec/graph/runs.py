@@ -44,6 +44,3 @@ def has_seen(session: Any, position: int) -> bool:
         position: The place of the op among all of the graph, from 1 on.
     """
     return has_run(session) and position <= session.__dict__.get(PREPARED, 0)
-
-
-__all__ = ["FRESH", "PREPARED", "RAN", "READY", "SETTLED", "has_run", "has_seen", "stock_run"]

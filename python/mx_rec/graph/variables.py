@@ -175,7 +175,3 @@ def patched_gradients(stock: Callable[..., Any], ys: Any, xs: Any, *args: Any,
     """
     have_gradients(ys, xs)
     return stock(ys, xs, *args, **kwargs)
-
-
-__all__ = ["convert_before_run", "convert_variables", "patched_global_variables",
-           "patched_gradients", "patched_initializer", "patched_monitored_session"]

@@ -66,6 +66,3 @@ def set_held(session: Any) -> None:
     if held:
         with session.graph.as_default(), session.as_default():
             _stock_set(held)
-
-
-__all__ = ["holding", "holding_one", "set_held"]

@@ -443,6 +443,3 @@ class _Match:
         if node is None or node.op not in kinds or output[1] != 0:
             raise _No
         return self._nodes.inputs[node.name]
-
-
-__all__ = ["AdamStep", "Refused", "adam_steps"]

@@ -366,7 +366,3 @@ def occurrences(ids: tf.Tensor, has_fills: bool) -> tf.Tensor:
             tensor = op.inputs[0]
         else:
             return found
-
-
-__all__ = ["RowRules", "SavedHistory", "admit", "admitted", "count_as_admitted", "count_before",
-           "difference", "occurrences", "rules_of", "started_clock", "users_of"]

@@ -604,7 +604,3 @@ def plan_text(plans: Sequence[StockVariable]) -> str:
 
 def _staying(name: str, shape: List[int], reason: str) -> StockVariable:
     return StockVariable(name, list(shape), False, reason, "", {}, [], [], [], [], [], "", [], [])
-
-
-__all__ = ["Lookup", "Output", "Slot", "StockVariable", "is_known", "is_training", "is_update",
-           "plan_text", "plan_variables", "table_name", "with_ids"]

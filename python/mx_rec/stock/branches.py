@@ -83,6 +83,3 @@ def _other_reader(nodes: Nodes, starts: Sequence[Any]) -> Optional[Any]:
             seen.add(node.name)
             waiting.append(node)
     return None
-
-
-__all__ = ["UnknownZeros", "is_shape_of_zeros"]

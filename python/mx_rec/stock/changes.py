@@ -96,6 +96,3 @@ def _change(rows: Rows, ids: tf.Tensor, values: tf.Tensor, factor: float) -> tf.
         with tf.control_dependencies([done]):
             return count_as_admitted(table, rows.rules, ids)
     return done
-
-
-__all__ = ["change", "is_change"]

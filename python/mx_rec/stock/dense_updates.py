@@ -262,6 +262,3 @@ def _is_added_to_lookups(nodes: Nodes, variable: Any, reads: Sequence[Tuple[str,
     both = set(nodes.downstream(gathers)) & set(
         nodes.downstream([nodes.by_name[penalty.node]]))
     return any(nodes.by_name[name].op not in _SHOWS for name in both)
-
-
-__all__ = ["SAME_AS_SPARSE", "DenseUpdates", "NotByRows", "Penalty", "dense_updates"]

@@ -353,7 +353,3 @@ def _is(nodes: Nodes, output: Output, kinds: Sequence[str], place: int) -> bool:
     """Whether a tensor is output number `place` of an op of one of some types."""
     node = nodes.by_name.get(output[0])
     return node is not None and node.op in kinds and output[1] == place
-
-
-__all__ = ["SHAPES", "Bags", "Piece", "Pooled", "gradients_of", "pieces_of",
-           "pooling_of"]

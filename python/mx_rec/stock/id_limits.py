@@ -329,7 +329,3 @@ def _asserts_size(nodes: Nodes, wait: str, ids: Output, rows: int) -> bool:
     less, _ = nodes.source(all_of.name, 0)
     return less is not None and less.op == "Less" and nodes.inputs[less.name][0] == ids \
         and constant_int(nodes, less.name, 1) == rows
-
-
-__all__ = ["ASSERTION", "BUCKETS", "COPIED", "CROSS", "DEFAULT", "ID_END", "MODULO", "IdLimits",
-           "IdPaths", "Limit", "Reader", "id_limits", "passed"]

@@ -292,6 +292,3 @@ def late_ops(graph: tf.Graph) -> LateOps:
     if state.late_ops is None:
         state.late_ops = LateOps(graph)
     return state.late_ops
-
-
-__all__ = ["LateOps", "late_ops"]

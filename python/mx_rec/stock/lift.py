@@ -118,6 +118,3 @@ def _replace(consumer: tf.Operation, old: tf.Tensor, new: tf.Tensor) -> None:
     for position, tensor in enumerate(consumer.inputs):
         if tensor is old:
             consumer._update_input(position, new)  # pylint: disable=protected-access
-
-
-__all__ = ["lift"]

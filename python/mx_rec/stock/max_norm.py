@@ -210,6 +210,3 @@ def _are_ops_alike(node: Any, model: Any) -> bool:
         values = [tf.make_ndarray(one.attr["value"].tensor) for one in (node, model)]
         return values[0].dtype == values[1].dtype and np.array_equal(*values)
     return told(node) == told(model)
-
-
-__all__ = ["Clipped", "clipped_rows", "is_alone", "is_gradient"]

@@ -291,8 +291,3 @@ def _of_name(value: Any, name: str) -> Any:
     if isinstance(value, dict):
         return next((one for regex, one in value.items() if re.match(regex, name)), None)
     return value
-
-
-__all__ = ["ALL_ROWS", "BATCH_ROWS", "LEAST_ROWS", "SECONDS", "STEPS", "StockTables",
-           "checked_options", "is_chosen", "is_unlimited", "row_dtype_of", "sketch_of",
-           "slot_dtype_of", "thresholds_of"]  # type: List[str]

@@ -316,7 +316,3 @@ def are_together(part: Optional[Part], known: Set[str], names: Dict[str, str],
     if any(names[name] in known for name in others):
         return False
     return on_servers or names[first] in known
-
-
-__all__ = ["Part", "Placement", "SavedPlace", "are_together", "parts_of", "placement_of",
-           "with_all_parts", "with_one_step", "with_one_table"]

@@ -230,6 +230,3 @@ def _bags(lookup: _Lookup, fills: bool) -> _Bags:
         tf.constant([COMBINERS[bags.combiner]], tf.int32), leave_out=int(bags.leaves_out),
         fill=int(fills), name="bags")
     return _Bags(made.bag_ids[0], made.ends[0], made.divisors[0])
-
-
-__all__ = ["fuse", "gates_of"]

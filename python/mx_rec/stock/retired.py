@@ -53,6 +53,3 @@ def refuse_retired(tables: Iterable[Rows], retired: Set[str]) -> None:
                     failing = tf.raw_ops.Assert(condition=tf.constant(False),
                                                 data=[tf.constant(text)])
                 op._add_control_input(failing)  # pylint: disable=protected-access
-
-
-__all__ = ["refuse_retired", "retired_ops"]

@@ -410,6 +410,3 @@ def optimizer_step(step: forms.Step, numbers: Dict[str, tf.Tensor], initial: Seq
                      if slot.number is not None)
     given = {name: tf.constant(value, tf.float32) for name, value in constants.items()}
     return optimizer.step(dict(given, **numbers))
-
-
-__all__ = ["Rows", "SlotRows", "optimizer_step"]

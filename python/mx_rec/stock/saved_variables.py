@@ -92,6 +92,3 @@ def patched_variable_value(stock: Callable[..., Any], self: Any, name: str) -> A
     """
     parts = _saved_variables(self.model_dir).get(name[:-2] if name.endswith(":0") else name)
     return stock(self, name) if parts is None else _value(self.model_dir, parts)
-
-
-__all__ = ["described_variables", "patched_variable_names", "patched_variable_value"]

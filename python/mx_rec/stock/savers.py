@@ -45,6 +45,3 @@ def _is_alone(operations: List[tf.Operation]) -> bool:
     return all(own.issuperset(op._control_outputs)  # pylint: disable=protected-access
                and all(own.issuperset(output.consumers()) for output in op.outputs)
                for op in operations)
-
-
-__all__ = ["ops_of", "renewable_savers"]

@@ -257,7 +257,3 @@ def options_of_process() -> Any:
     """Returns what `init(stock_tables=...)` was given, None without it."""
     instance = Settings._single_instance  # pylint: disable=protected-access
     return None if instance is None else instance.stock_tables
-
-
-__all__ = ["Decision", "candidates", "convert_graph", "convert_seen", "decisions",
-           "options_of_process"]

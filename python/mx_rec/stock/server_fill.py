@@ -75,6 +75,3 @@ def _write(parts: List[Any], read: Callable[[Any], List[np.ndarray]], path: str)
                 rows, *slots = read(one)
                 fill(session, filling, rows, slots, one.plan.first)
             session.run(save, {save.inputs[1]: np.frombuffer(os.fsencode(path), np.uint8)})
-
-
-__all__ = ["tables_on_disk"]

@@ -249,7 +249,3 @@ def refuse_start(table: Table, slot: Any, servers: Servers) -> tf.Operation:
             "servers, which starts with its rows: run the initializer of all variables.".format(
                 slot.variable, table.table_name)
         return tf.raw_ops.Assert(condition=tf.constant(False), data=[tf.constant(text)])
-
-
-__all__ = ["ServerRows", "bring_to_worker", "clear_op", "refuse_start",
-           "update_together"]

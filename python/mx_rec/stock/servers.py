@@ -69,6 +69,3 @@ def _worker(nodes: Any, job: str) -> str:
         if spec is not None and spec.job and spec.job != job:
             found["/job:{}/task:{}/device:CPU:0".format(spec.job, spec.task or 0)] += 1
     return str(found.most_common(1)[0][0]) if found else "/cpu:0"
-
-
-__all__ = ["HERE", "Servers", "servers_of"]

@@ -205,6 +205,3 @@ def _plain(attributes: Dict[str, Any]) -> Dict[str, Any]:
     """Returns the attributes of a state that a change sets, and copies of those it fills."""
     return {name: copy.copy(value) if isinstance(value, (dict, list, set)) else value
             for name, value in attributes.items() if not name.startswith("_")}
-
-
-__all__ = ["Before", "undone_by_error"]

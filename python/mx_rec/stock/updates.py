@@ -1,6 +1,6 @@
 """The sparse updates of TensorFlow's optimizers, as ops of a graph, and the engine's for them."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock.nodes import Nodes, Output
@@ -174,8 +174,3 @@ def has_wrong_attribute(form: Form, node: Any) -> Optional[str]:
         if name in node.attr and node.attr[name].b != wanted:
             return name
     return None
-
-
-__all__ = ["ADAM", "ADAMAX", "ADAMW", "ADD", "LAZY_ADAM", "NADAM", "NESTEROV", "SCHEDULED_NADAM",
-           "Decay", "Form", "Slices", "Step", "form_of", "has_wrong_attribute",
-           "step_of"]  # type: List[str]

@@ -224,6 +224,3 @@ def check_reads(uses: Uses) -> None:
 def is_idle(node: Any) -> bool:
     """Whether an op that nothing reads only computes: nothing runs it unless it is fetched."""
     return node.op in ("Identity", "Shape", "Size", "Rank", "Cast", "Const")
-
-
-__all__ = ["SUMMARIES", "Stays", "Uses", "check_reads", "is_idle"]

@@ -579,6 +579,3 @@ def _other_ids(source: Any, group: _Group, variable: str, is_unlimited: bool) ->
             or repr(group.previous), "without" if is_unlimited else "with", variable,
             "with" if is_unlimited else "without",
             "name it in" if is_unlimited else "leave it out of"))
-
-
-__all__ = ["HISTORY", "Needs", "VariableStarts", "goes_on", "needs_of"]
