@@ -28,9 +28,10 @@ from mx_rec.ops.lookups import find_rows
 from mx_rec.state.table_variable import is_table_variable
 from mx_rec.stock.admission import SavedHistory, difference
 from mx_rec.stock.analysis import Slot, StockVariable, plan_variables, table_name
-from mx_rec.stock.convert import Slice, make_table, saved_places, saved_slices
+from mx_rec.stock.convert import make_table, places_of, saved_places
 from mx_rec.stock.dense import CHUNK, dense_value, fill, make_filling
 from mx_rec.stock.options import StockTables
+from mx_rec.stock.parts import SavedPlace
 from mx_rec.stock.server_fill import tables_on_disk
 
 
@@ -291,7 +292,7 @@ def _check_slots(converted: Sequence[Any], directory: str, checkpoint: str) -> N
                         one.table.table_name, checkpoint, ", ".join(map(repr, found))))
 
 
-def read_floats(checkpoint: str, places: Sequence[Slice]) -> List[np.ndarray]:
+def read_floats(checkpoint: str, places: Sequence[SavedPlace]) -> List[np.ndarray]:
     """Reads variables of a checkpoint, of partitioned ones the part that is asked for alone.
 
     Args:
@@ -366,8 +367,8 @@ class _Wanted(NamedTuple):
     """
 
     plan: StockVariable
-    saved: Slice
-    slots: Dict[str, Slice]
+    saved: SavedPlace
+    slots: Dict[str, SavedPlace]
     seed: Optional[int]
 
 
@@ -417,9 +418,9 @@ def _wanted(graph: tf.Graph, checkpoint: str, directory: str) -> List[_Wanted]:
                     variable.op.name, checkpoint, table_name(variable.op.name, True)))
     if not names or not any(table_name(variable.op.name) in names for variable in variables):
         return []
+    places = saved_places(graph)
     plans = plan_variables(graph.as_graph_def(), StockTables((".*",), 1), False,
-                           known=names, has_saver=True, decides_ids=False,
-                           saved=saved_places(graph))
+                           known=names, has_saver=True, decides_ids=False, saved=places)
     known = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
     objects = {variable.op.name for variable in variables}
     found = []  # type: List[_Wanted]
@@ -429,26 +430,25 @@ def _wanted(graph: tf.Graph, checkpoint: str, directory: str) -> List[_Wanted]:
             continue
         plan = plan._replace(table=name)
         if not plan.converts:
-            plan = plan._replace(slots=_saved_slots(graph, plan, objects, directory))
-        saved, slots = saved_slices(graph, plan)
+            plan = plan._replace(slots=_saved_slots(places, plan, objects, directory))
+        saved, slots = places_of(places, plan)
         if saved.name not in known:
             found.append(_Wanted(plan, saved, dict(
                 zip([slot.name for slot in plan.slots], slots)), graph.seed))
     return found
 
 
-def _saved_slots(graph: tf.Graph, plan: StockVariable, objects: Set[str],
+def _saved_slots(places: Dict[str, SavedPlace], plan: StockVariable, objects: Set[str],
                  directory: str) -> List[Slot]:
     """Returns the slots that a checkpoint has of a variable that could not be a table here.
 
     Args:
-        graph: The graph.
+        places: Where the variables of the graph stand in checkpoints.
         plan: The plan of the variable.
         objects: The names of the variables of the graph.
         directory: That of the checkpoint's tables.
     """
-    places = saved_places(graph)
-    here = {(places[name].name, places[name].offset[0]) if name in places else (name, 0): name
+    here = {(places[name].name, places[name].first) if name in places else (name, 0): name
             for name in objects}
     return [Slot(here[one["name"], one["first"]], one["slot"], one["initial"])
             for one in read_manifest(directory).get(VARIABLES, ())
@@ -600,6 +600,6 @@ def _initial_rows(one: _Wanted, count: int, described: Sequence[Any]) -> np.ndar
         # Of rows of 2 bytes a value, those that were never made have such values, too.
         table = make_table(one.plan._replace(
             row_dtype=row_dtypes_of(described[0]).rows, slot_dtype=FLOAT32))
-        filling = make_filling(table, described[0]["dim"], ())
+        filling = make_filling(table, ())
         with tf.compat.v1.Session(config=alone()) as session:
             return dense_value(session, filling, count)

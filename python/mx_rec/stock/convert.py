@@ -40,22 +40,6 @@ from mx_rec.tensorflow.graph_def import without_nodes
 CONVERTED = "_mx_rec_stock_tables"
 
 
-class Slice(NamedTuple):
-    """Where a variable stands in a checkpoint of variables.
-
-    Attributes:
-        name: Its name there.
-        spec: Empty, or which part of the whole it is, as TensorFlow's savers write it.
-        first: Its first row in the whole.
-        whole: Rows of the whole.
-    """
-
-    name: str
-    spec: str
-    first: int
-    whole: int
-
-
 class ConvertedVariable(NamedTuple):
     """A variable that is a table now.
 
@@ -73,8 +57,8 @@ class ConvertedVariable(NamedTuple):
 
     plan: StockVariable
     table: Table
-    saved: Slice
-    slots: List[Slice]
+    saved: SavedPlace
+    slots: List[SavedPlace]
     filling: Optional[Filling]
     rules: RowRules
     clear: tf.Operation
@@ -137,7 +121,7 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
                             retired)
     rules = rules_of(graph, plans, options, trains, histories)
     _check_rules(plans, rules)
-    objects = _variable_objects(graph)
+    objects, places = _variable_objects(graph), saved_places(graph)
     found = []  # type: List[Tuple[Rows, Optional[Filling]]]
     tables = {}  # type: Dict[str, Tuple[Table, Optional[Filling]]]
     for plan in plans:
@@ -159,7 +143,7 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
     fused = fuse(graph, [rows for rows, _ in found if not isinstance(rows, ServerRows)])
     done = converted(graph)
     cleared = {}  # type: Dict[str, tf.Operation]
-    done.extend(_convert(graph, rows, filling, fused, objects, cleared, servers)
+    done.extend(_convert(graph, rows, filling, fused, objects, places, cleared, servers)
                 for rows, filling in found)
     bring_to_worker(graph, on_servers, servers)
     forbid_dropped_feeds(graph)
@@ -199,8 +183,7 @@ def _table_of(plan: StockVariable, options: StockTables, rules: RowRules,
         with on_device(servers.worker):
             return make_table(plan, options, servers.devices), None
     table = make_table(plan, options)
-    return table, make_filling(table, plan.dim, plan.slots,
-                               rules if plan.trains else RowRules())
+    return table, make_filling(table, plan.slots, rules if plan.trains else RowRules())
 
 
 def _without_limits(graph: tf.Graph, options: StockTables, arguments: Tuple[Any, ...],
@@ -259,37 +242,32 @@ def _variable_objects(graph: tf.Graph) -> Dict[str, Any]:
 
 
 def saved_places(graph: tf.Graph) -> Dict[str, SavedPlace]:
-    """Returns where the variables of a graph stand in checkpoints, by the names of their ops."""
+    """Returns where parts of partitioned variables stand in checkpoints, by their ops' names."""
     found = {}  # type: Dict[str, SavedPlace]
     for name, variable in _variable_objects(graph).items():
         info = getattr(variable, "_save_slice_info", None)
         if info is not None:
             found[name] = SavedPlace(info.full_name, [int(one) for one in info.var_offset],
-                                     [int(one) for one in info.full_shape])
+                                     [int(one) for one in info.full_shape], info.spec)
     return found
 
 
-def saved_slices(graph: tf.Graph, plan: StockVariable) -> Tuple[Slice, List[Slice]]:
-    """Returns where a variable and its slots stand in a checkpoint of variables."""
-    return _slices(_variable_objects(graph), plan)
+def places_of(places: Dict[str, SavedPlace],
+              plan: StockVariable) -> Tuple[SavedPlace, List[SavedPlace]]:
+    """Returns where a variable and its slots stand in a checkpoint of variables.
 
-
-def _slices(objects: Dict[str, Any], plan: StockVariable) -> Tuple[Slice, List[Slice]]:
-    rows = plan.shape[0]
-    return (_slice(objects, plan.name, rows),
-            [_slice(objects, slot.variable, rows) for slot in plan.slots])
-
-
-def _slice(objects: Dict[str, Any], name: str, rows: int) -> Slice:
-    info = getattr(objects.get(name), "_save_slice_info", None)
-    if info is None:
-        return Slice(name, "", 0, rows)
-    return Slice(info.full_name, info.spec, int(info.var_offset[0]), int(info.full_shape[0]))
+    Args:
+        places: From `saved_places`.
+        plan: The plan of the variable.
+    """
+    first, *slots = [places.get(name, SavedPlace(name, [0], plan.shape))
+                     for name in [plan.name] + [slot.variable for slot in plan.slots]]
+    return first, slots
 
 
 def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dict[str, Set[str]],
-             objects: Dict[str, Any], cleared: Dict[str, tf.Operation],
-             servers: Servers) -> ConvertedVariable:
+             objects: Dict[str, Any], places: Dict[str, SavedPlace],
+             cleared: Dict[str, tf.Operation], servers: Servers) -> ConvertedVariable:
     """Replaces the ops of a variable that are not fused yet."""
     plan, table = rows.plan, rows.table
     for step in () if plan.name in fused or plan.on_servers else plan.updates:
@@ -324,7 +302,7 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
     if plan.sets_rows:
         value = graph.get_operation_by_name(plan.assigns[0]).inputs[1]
         with in_place_of(clear, [clear]):
-            clear = set_all(table, filling, plan, value)
+            clear = set_all(table, plan, value)
     for name in plan.assigns:
         assign = graph.get_operation_by_name(name)
         replace_waiting(assign, [clear])
@@ -342,7 +320,7 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
                 start = refuse_start(table, slot, servers) if plan.on_servers \
                     else change_of(objects[slot.variable].initializer) or starts.of(slot)
             _pass_on(objects[slot.variable], slot.variable, plan.table, start)
-    made = ConvertedVariable(plan, table, *_slices(objects, plan), filling,
+    made = ConvertedVariable(plan, table, *places_of(places, plan), filling,
                              rows.rules, clear, {})
     made.objects.update(forget_variables(
         graph, [plan.name] + [slot.variable for slot in plan.slots]))

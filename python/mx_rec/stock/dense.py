@@ -38,20 +38,18 @@ class Filling(NamedTuple):
     chunk: int
 
 
-def make_filling(table: Table, dim: int, slots: Sequence[Any],
-                 rules: RowRules = RowRules()) -> Filling:
+def make_filling(table: Table, slots: Sequence[Any], rules: RowRules = RowRules()) -> Filling:
     """Adds the ops that fill a table from variables.
 
     Args:
         table: The table.
-        dim: Floats of a row.
         slots: Its slots (stock.analysis.Slot).
         rules: When keys get rows: those that are set count as admitted.
 
     Returns:
         The ops.
     """
-    v1 = tf.compat.v1
+    v1, dim = tf.compat.v1, table.emb_size
     scope = "{}//table/variable/".format(scope_of(table.table_name))
     with tf.init_scope(), v1.name_scope(scope), tf.device("/cpu:0"):
         ids = v1.placeholder(tf.int64, [None], name="ids")
@@ -78,36 +76,18 @@ def _set_rows(table: Table, slots: Sequence[Any], rules: RowRules, ids: tf.Tenso
     return done
 
 
-def start_with_values(one: Any, rules: RowRules, rows: Optional[tf.Tensor],
-                      slots: Dict[str, tf.Tensor], saved: bool) -> tf.Operation:
+def set_all(table: Table, plan: Any, rows: Optional[tf.Tensor],
+            rules: RowRules = RowRules(), slots: Optional[Dict[str, tf.Tensor]] = None,
+            saved: bool = False) -> tf.Operation:
     """Adds the ops that fill a table from the values of a whole variable, in the default graph.
 
     Args:
-        one: The variable (stock.convert.ConvertedVariable).
-        rules: When keys get rows: those that are set count as admitted.
+        table: The table.
+        plan: The plan of the variable (stock.analysis.StockVariable).
         rows: The variable's value, in its shape; None: each row as it would be when it is made.
+        rules: When keys get rows: those that are set count as admitted.
         slots: The values of slots by name, in the same shape; others start as those of new rows do.
         saved: Whether they are rounded as the table's row_conversion says, else to the nearest.
-
-    Returns:
-        What has set them all.
-    """
-    return set_all(one.table, one.filling, one.plan, rows, rules, slots, saved)
-
-
-def set_all(table: Table, filling: Any, plan: Any, rows: Optional[tf.Tensor],
-            rules: RowRules = RowRules(), slots: Optional[Dict[str, tf.Tensor]] = None,
-            saved: bool = False) -> tf.Operation:
-    """Does the same for a table whose variable is being converted.
-
-    Args:
-        table: The table.
-        filling: What fills it.
-        plan: The plan of the variable (stock.analysis.StockVariable).
-        rows: See `start_with_values`.
-        rules: See `start_with_values`.
-        slots: See `start_with_values`.
-        saved: See `start_with_values`.
 
     Returns:
         What has set them all.
@@ -125,8 +105,7 @@ def set_all(table: Table, filling: Any, plan: Any, rows: Optional[tf.Tensor],
         values = [whole[slot.name][first:end] for slot in given]
         return _set_rows(table, given, rules, ids, part, values, saved)
 
-    # As many rows at a time as `fill` sets.
-    return each_chunk(count, filling.chunk, fill_chunk)
+    return each_chunk(count, chunk_of(table), fill_chunk)
 
 
 def chunk_of(table: Table) -> int:

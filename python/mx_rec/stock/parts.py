@@ -27,11 +27,23 @@ class SavedPlace(NamedTuple):
         name: The name there.
         offset: Where it begins in the whole, for each dimension.
         shape: The sizes of the whole.
+        spec: Which part of the whole it is, as TensorFlow's savers write it; "" if it is all.
     """
 
     name: str
     offset: List[int]
     shape: List[int]
+    spec: str = ""
+
+    @property
+    def first(self) -> int:
+        """Its first row in the whole."""
+        return self.offset[0]
+
+    @property
+    def whole(self) -> int:
+        """Rows of the whole."""
+        return self.shape[0]
 
 
 class Part(NamedTuple):

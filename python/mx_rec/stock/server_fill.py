@@ -66,7 +66,7 @@ def _write(parts: List[Any], read: Callable[[Any], List[np.ndarray]], path: str)
     plan = parts[0].plan._replace(row_dtype=FLOAT32, slot_dtype=FLOAT32)
     with tf.Graph().as_default() as graph:
         table = make_table(plan)
-        filling = make_filling(table, plan.dim, plan.slots)
+        filling = make_filling(table, plan.slots)
         save, = [op for op in graph.get_operations() if op.type == "MxRecSave"]
         # It runs here, and takes no accelerator from the chief.
         config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})

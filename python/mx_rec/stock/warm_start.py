@@ -27,8 +27,8 @@ from mx_rec.stock.admission import RowRules, SavedHistory, started_clock
 from mx_rec.stock.analysis import plan_variables, product, table_name
 from mx_rec.stock.checkpoints import (expect_conversion, history_of, RowDtypes, initial_rows,
                                       row_dtypes_of, saved_rows, write_checkpoint)
-from mx_rec.stock.convert import ConvertedVariable, converted, saved_places, saved_slices
-from mx_rec.stock.dense import start_with_values
+from mx_rec.stock.convert import ConvertedVariable, converted, places_of, saved_places
+from mx_rec.stock.dense import set_all
 from mx_rec.stock.options import StockTables
 from mx_rec.tensorflow import names
 
@@ -329,11 +329,11 @@ class VariableStarts:
         """Returns the names of variables, and names and starts of slots, by the names of the
         slots' variables."""
         found = {}  # type: Dict[str, Tuple[str, str, float]]
+        places = saved_places(self._graph)
         for plan in plan_variables(self._graph.as_graph_def(), StockTables((".*",), 1), False,
-                                   has_saver=True, decides_ids=False,
-                                   saved=saved_places(self._graph)):
+                                   has_saver=True, decides_ids=False, saved=places):
             if plan.name not in self._by_part:
-                saved, slots = saved_slices(self._graph, plan)
+                saved, slots = places_of(places, plan)
                 found.update((place.name, (saved.name, slot.name, slot.initial))
                              for place, slot in zip(slots, plan.slots))
         for one in converted(self._graph):
@@ -485,7 +485,8 @@ class VariableStarts:
                     one.plan.shape[0], one.saved.name,
                     " and the slots " + ", ".join(sorted(values)) if values else "", start.source)
         # Values of the table's own types are the same by any rounding.
-        return start_with_values(one, rules, rows, values, one.table.row_conversion is not None)
+        return set_all(one.table, one.plan, rows, rules, values,
+                       one.table.row_conversion is not None)
 
 
 def _load_op(one: ConvertedVariable, start: _Start) -> tf.Operation:
