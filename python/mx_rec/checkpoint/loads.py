@@ -4,7 +4,7 @@ import ctypes
 import json
 import os
 from collections import OrderedDict
-from typing import Any, Dict, Iterable, List, Optional, Set
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
 import tensorflow as tf
 
@@ -222,12 +222,7 @@ def _check_layout(operation: TableOps, path: str, has_manifest: bool) -> List[st
     if has_manifest and not os.path.isfile(manifest):
         raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored: {} is "
                                       "missing".format(operation.name, manifest))
-    try:
-        described = tables.describe(path)
-    except tables.TableError as error:
-        raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored: {}".format(
-            operation.name, error))
-    _refuse_faults(operation, path, described["faults"])
+    described = _sound(operation, path, tables.describe)
     if described["dim"] != config["dim"]:
         raise tf.errors.InvalidArgumentError(
             None, None, "the table {!r} has dim {}, and {} has {}.".format(
@@ -257,18 +252,16 @@ def verify_tables(operations: List[TableOps], directory: str) -> None:
     for link in _chain(directory):
         for op in operations:
             for path in directories_of(link, op.table_name):
-                try:
-                    faults = tables.verify(path)["faults"]
-                except tables.TableError as error:
-                    faults = [{"file": ".", "message": str(error)}]
-                _refuse_faults(op, path, faults)
+                _sound(op, path, tables.verify)
 
 
-def _refuse_faults(operation: TableOps, path: str, faults: List[Dict[str, str]]) -> None:
-    if faults:
+def _sound(operation: TableOps, path: str, look: Callable[[str], Any]) -> Any:
+    """Returns what is found in the directory of a table, if it is sound."""
+    try:
+        return tables.sound(path, look(path))
+    except tables.TableError as error:
         raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored: {}".format(
-            operation.name, "; ".join("{}: {}".format(
-                os.path.join(path, fault["file"]), fault["message"]) for fault in faults)))
+            operation.name, error)) from error
 
 
 def _missing(path: str) -> FileExistsError:

@@ -83,6 +83,22 @@ def verify(directory: str, tell: Optional[Tell] = None) -> Any:
     return _call("mx_rec_checkpoint_verify", [path, len(path)], tell, True)
 
 
+def sound(directory: str, found: Any) -> Any:
+    """Returns what `describe` or `verify` has found, if no file of the table has a fault.
+
+    Args:
+        directory: The table's directory.
+        found: What one of them says of it.
+
+    Raises:
+        TableError: If one has; the text tells each fault and the path of its file.
+    """
+    if found["faults"]:
+        raise TableError("; ".join("{}: {}".format(
+            os.path.join(directory, fault["file"]), fault["message"]) for fault in found["faults"]))
+    return found
+
+
 def find_row(directory: str, key: int, tell: Optional[Tell] = None) -> Any:
     """Finds the row of a key, and what the table's history knows of it.
 

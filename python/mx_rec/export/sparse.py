@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from typing import Any, List, Optional
+from typing import List, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -79,21 +79,14 @@ def export(table_list: Optional[List[str]] = None) -> int:
 def _export_table(name: str, chain: List[str]) -> int:
     """Writes the file of one table, a whole save and its deltas in order; returns its rows."""
     directory = os.path.join(chain[-1], name)
-    described, faults = [], []  # type: List[Any], List[str]
     try:
-        for path in [os.path.join(link, name) for link in chain]:
-            described.append(tables.describe(path))
-            faults += ["{}: {}".format(os.path.join(path, fault["file"]), fault["message"])
-                       for fault in described[-1]["faults"]]
-        if not faults:
-            logger.info("exporting the table %r, %d rows.", name, described[-1]["rows"])
-            found = read_table(chain, name, described)
-    except tables.TableError as error:
-        faults.append(str(error))
-    except tf.errors.OpError as error:
-        faults.append(error.message)
-    if faults:
-        raise ValueError("the table {!r} cannot be exported: {}".format(name, "; ".join(faults)))
+        described = [tables.sound(path, tables.describe(path))
+                     for path in [os.path.join(link, name) for link in chain]]
+        logger.info("exporting the table %r, %d rows.", name, described[-1]["rows"])
+        found = read_table(chain, name, described)
+    except (tables.TableError, tf.errors.OpError) as error:
+        raise ValueError("the table {!r} cannot be exported: {}".format(
+            name, getattr(error, "message", error))) from error
     content = dict(zip(found.keys.tolist(), found.rows))
     # numpy.save adds no ending to the name of an open file.
     handle, scratch = tempfile.mkstemp(prefix="." + EXPORT_FILE + ".", dir=directory)

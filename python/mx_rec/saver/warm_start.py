@@ -228,15 +228,10 @@ def _checked_rows(op: tf.Operation, directory: str) -> int:
 
 def _described(name: str, directory: str) -> Any:
     try:
-        described = tables.describe(directory)
-        faults = ["{}: {}".format(os.path.join(directory, fault["file"]), fault["message"])
-                  for fault in described["faults"]]
+        return tables.sound(directory, tables.describe(directory))
     except tables.TableError as error:
-        faults = [str(error)]
-    if faults:
         raise tf.errors.DataLossError(None, None, "the table {!r} cannot be warm-started: "
-                                      "{}".format(name, "; ".join(faults)))
-    return described
+                                      "{}".format(name, error)) from error
 
 
 def _variables(graph: tf.Graph) -> Set[str]:

@@ -281,13 +281,9 @@ def _is_simple(link: str) -> bool:
 def _described(link: str, table: str) -> List[Any]:
     """Describes what a link has of a table: one directory, or one for each part."""
     try:
-        found = [tables.describe(path) for path in directories_of(link, table)]
+        return [tables.sound(path, tables.describe(path)) for path in directories_of(link, table)]
     except tables.TableError as error:
         raise Unfit(str(error)) from error
-    for one, path in zip(found, directories_of(link, table)):
-        for fault in one["faults"]:
-            raise Unfit("{}: {}".format(os.path.join(path, fault["file"]), fault["message"]))
-    return found
 
 
 def _read(saved: Saved, table: str) -> Tuple[np.ndarray, np.ndarray]:
@@ -334,12 +330,10 @@ def _merged(links: List[str], table: str) -> TableChange:
 def _keys_and_rows(path: str) -> Tuple[np.ndarray, np.ndarray]:
     """Returns keys and rows of one table of a delta, when all checksums are right."""
     try:
-        found = tables.verify(path)
+        found = tables.sound(path, tables.verify(path))
         keys, rows = stored(path)
     except tables.TableError as error:
         raise Unfit(str(error)) from error
-    for fault in found["faults"]:
-        raise Unfit("{}: {}".format(os.path.join(path, fault["file"]), fault["message"]))
     if len(keys) != found["rows"] or len(rows) != len(keys):
         raise Unfit("{} was replaced while it was read".format(path))
     return keys[:], rows[:]

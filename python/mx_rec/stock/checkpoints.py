@@ -580,15 +580,11 @@ def initial_rows(config: Dict[str, Any], count: Optional[int] = None) -> np.ndar
 
 def _described(name: str, path: str) -> Any:
     try:
-        described = tables.describe(path)
-        faults = ["{}: {}".format(fault["file"], fault["message"])
-                  for fault in described["faults"] + tables.verify(path)["faults"]]
+        tables.sound(path, tables.verify(path))
+        return tables.sound(path, tables.describe(path))
     except tables.TableError as error:
-        faults = [str(error)]
-    if faults:
         raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored from {}: "
-                                      "{}".format(name, path, "; ".join(faults)))
-    return described
+                                      "{}".format(name, path, error)) from error
 
 
 def _initial_rows(one: _Wanted, count: int, described: Sequence[Any]) -> np.ndarray:

@@ -524,17 +524,14 @@ def _saved(source: Any, name: str) -> Optional[_Saved]:
     described = []  # type: List[Any]
     for path in paths:
         try:
-            found = tables.describe(path)
-            faults = ["{}: {}".format(os.path.join(path, fault["file"]), fault["message"])
-                      for fault in found["faults"]]
-            if not faults and not found["config"]:
-                faults = ["{} does not say how many rows the variable has".format(path)]
+            found = tables.sound(path, tables.describe(path))
+            if not found["config"]:
+                raise tables.TableError(
+                    "{} does not say how many rows the variable has".format(path))
         except tables.TableError as error:
-            faults = [str(error)]
-        if faults:
             raise tf.errors.DataLossError(
                 None, None, "the variable {!r} cannot be warm-started from the table {!r} of {}: "
-                "{}".format(name, os.path.basename(path), source.checkpoint, "; ".join(faults)))
+                "{}".format(name, os.path.basename(path), source.checkpoint, error)) from error
         described.append(found)
     return _Saved(paths, described, is_unlimited)
 
