@@ -1,8 +1,22 @@
-"""Whether this process is the command `python -m mx_rec run`, which becomes another program's."""
+"""What commands share: what they print, and whether this process is `python -m mx_rec run`."""
 
 import ctypes
 import sys
 from typing import List
+
+
+def print_text(text: str) -> None:
+    """Prints a text with names that need not fit the encoding of the terminal."""
+    encoding = sys.stdout.encoding or "ascii"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    sys.stdout.flush()
+
+
+def sentence(error: BaseException) -> str:
+    """Returns what a command says of an error, in one line."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return "{}: {}".format(error.filename, error.strerror)
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def is_run_command() -> bool:

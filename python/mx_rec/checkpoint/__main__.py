@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any, Dict, List, Optional
 
+from mx_rec.base.command import print_text, sentence
 from mx_rec.checkpoint import tables
 from mx_rec.checkpoint.places import (CHECKPOINT, TABLE, Checkpoint, Place, SavedTable,
                                        find_place)
@@ -67,7 +68,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         else:
             answer, code = _list(place, arguments.table), 0
             text = listing_text
-        _write(json.dumps(answer, indent=2) + "\n" if arguments.json else text(answer))
+        print_text(json.dumps(answer, indent=2) + "\n" if arguments.json else text(answer))
         return code
     except BrokenPipeError:
         # The reader, such as `head`, has seen enough. What is left must not fail at exit.
@@ -75,7 +76,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         return 0
     except (ImportError, OSError, ValueError, tables.TableError, _Refused) as error:
         meter.end()
-        print("{}: {}".format(_PROGRAM, _sentence(error)), file=sys.stderr)
+        print("{}: {}".format(_PROGRAM, sentence(error)), file=sys.stderr)
         return _FAILED
     except KeyboardInterrupt:
         meter.end()
@@ -232,19 +233,6 @@ def _key(text: str) -> int:
     if not -2 ** 63 <= key < 2 ** 63:
         raise argparse.ArgumentTypeError("a key is a signed 64-bit number: {}".format(text))
     return key
-
-
-def _write(text: str) -> None:
-    # Names of files need not fit the encoding of the terminal.
-    encoding = sys.stdout.encoding or "ascii"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    sys.stdout.flush()
-
-
-def _sentence(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        return "{}: {}".format(error.filename, error.strerror)
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 if __name__ == "__main__":

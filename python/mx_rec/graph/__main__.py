@@ -11,6 +11,7 @@ from typing import List, Optional, Sequence, Tuple
 import tensorflow as tf
 
 from mx_rec import plugin
+from mx_rec.base.command import print_text, sentence
 from mx_rec.edits.replacing import extensible
 from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.files import GraphFile, merged_ops, read_graph
@@ -81,7 +82,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         # The reader, such as `head`, has seen enough. What is left must not fail at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ImportError, OSError, ValueError) as error:
-        print("{}: {}".format(_PROGRAM, _sentence(error)), file=sys.stderr)
+        print("{}: {}".format(_PROGRAM, sentence(error)), file=sys.stderr)
         return _FAILED
     return 0
 
@@ -127,7 +128,7 @@ def _planned(file: GraphFile) -> Tuple[Plan, str]:
             tf.import_graph_def(file.graph, name="")
     except (ValueError, tf.errors.OpError) as error:
         return make_plan(file.graph.SerializeToString(), ops), text.format(
-            "unknown, since TensorFlow cannot import it: " + _sentence(error))
+            "unknown, since TensorFlow cannot import it: " + sentence(error))
     counts = Counts(graph)
     with extensible(graph):
         # An earlier pass may have joined them.
@@ -252,19 +253,10 @@ def _render(plan: Plan, form: str, path: str) -> None:
 
 def _write(path: str, text: str) -> None:
     if path == "-":
-        # Names in a graph need not fit the encoding of the terminal.
-        encoding = sys.stdout.encoding or "ascii"
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-        sys.stdout.flush()
+        print_text(text)
         return
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
-
-
-def _sentence(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        return "{}: {}".format(error.filename, error.strerror)
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _count(number: int, what: str) -> str:

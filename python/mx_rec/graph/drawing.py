@@ -5,11 +5,10 @@ import re
 import textwrap
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from mx_rec.graph.plan import ADMIT, EVAL, SPLIT, TRAIN, Plan, Record
+from mx_rec.graph.plan import ADMIT, EVAL, SPLIT, TRAIN, Plan, Record, counted, few
 
 MOST_OPS = 40
 MOST_LOOKUPS = 24
-MOST_NAMES = 5
 
 _COLUMNS = 44
 _MOST_LINES = 6
@@ -97,8 +96,8 @@ def grouped_ops(iterator: Record) -> List[str]:
     for scope, names in list(scopes.items())[:MOST_OPS - 1]:
         kinds = sorted({types[name] for name in names if name in types})
         lines.append("{}: {}{}".format(
-            scope + "/" if scope else "(no scope)", _count(len(names), "op"),
-            " ({})".format(_several(kinds)) if kinds else ""))
+            scope + "/" if scope else "(no scope)", counted(len(names), "op"),
+            " ({})".format(few(kinds)) if kinds else ""))
     rest = list(scopes.values())[MOST_OPS - 1:]
     if rest:
         lines.append("and {} ops in {} more scopes".format(sum(map(len, rest)), len(rest)))
@@ -125,8 +124,8 @@ def _iterator_cluster(plan: Plan, iterator: Record, number: int) -> List[str]:
     after = ["lookup_{}_{}".format(number, place) for place in range(len(entries))]
     lines = [iterator.iterator, iterator.kind.replace("_", "-")]
     if iterator.initializers:
-        lines.append("started by " + _several(iterator.initializers))
-    components = _count(iterator.components, "component")
+        lines.append("started by " + few(iterator.initializers))
+    components = counted(iterator.components, "component")
     out = ["  subgraph cluster_iterator_{} {{".format(number),
            '    label="{}"; labeljust=l;'.format(_escaped(_shortened(iterator.iterator))),
            "    subgraph cluster_pipeline_{} {{".format(number),
@@ -134,7 +133,7 @@ def _iterator_cluster(plan: Plan, iterator: Record, number: int) -> List[str]:
            _node("      ", source, "other", ["iterator"] + lines, [iterator.iterator])]
     if iterator.nodes:
         out.append(_node("      ", moved, "moves",
-                         ["moved: " + _count(len(iterator.nodes), "op")] + grouped_ops(iterator),
+                         ["moved: " + counted(len(iterator.nodes), "op")] + grouped_ops(iterator),
                          iterator.nodes))
     for entry, name in zip(entries, before):
         out.append(_node("      ", name, "moves", [_prepared(entry)] + entry.details,
@@ -171,8 +170,8 @@ def _staying_cluster(kind: str, lookups: List[Record]) -> List[str]:
         groups = list(_grouped(lookups, lambda one: _NAME_OR_NUMBER.sub("*", one.reason)).values())
         for group in groups[:MOST_LOOKUPS]:
             names = [one.node for one in group]
-            nodes.append(([_count(len(group), "lookup"), _several(names),
-                           "tables " + _several(list(dict.fromkeys(one.table for one in group))),
+            nodes.append(([counted(len(group), "lookup"), few(names),
+                           "tables " + few(list(dict.fromkeys(one.table for one in group))),
                            ("the first: " if len(group) > 1 else "") + group[0].reason],
                           names))
         rest = groups[MOST_LOOKUPS:]
@@ -191,9 +190,9 @@ def _staying_cluster(kind: str, lookups: List[Record]) -> List[str]:
 def _fusions(plan: Plan) -> List[str]:
     """Draws sums over bags and concatenations of lookups: what is fused, and what stays and why."""
     fusions = [(one.fuses, "{}sums over bags".format("weighted " if one.weights else ""),
-                _several([part.node for part in one.sums]), [one.lookup], [one.table], one.reason)
+                few([part.node for part in one.sums]), [one.lookup], [one.table], one.reason)
                for one in plan.sums]
-    fusions += [(one.fuses, "concatenation of " + _count(len(one.parts), "lookup"), one.node,
+    fusions += [(one.fuses, "concatenation of " + counted(len(one.parts), "lookup"), one.node,
                  [part.lookup for part in one.parts], [part.table for part in one.parts],
                  one.reason) for one in plan.concats]
     if not fusions:
@@ -202,7 +201,7 @@ def _fusions(plan: Plan) -> List[str]:
     for place, (fuses, what, name, lookups, tables, reason) in enumerate(fusions[:MOST_LOOKUPS]):
         tables = list(dict.fromkeys(tables))
         lines = ["{}: {}".format("fused" if fuses else "not fused", what), name,
-                 "table{} {}".format("" if len(tables) == 1 else "s", _several(tables)), reason]
+                 "table{} {}".format("" if len(tables) == 1 else "s", few(tables)), reason]
         out.append(_node("    ", "fusion_{}".format(place), "moves" if fuses else "stays", lines,
                          lookups))
     rest = fusions[MOST_LOOKUPS:]
@@ -233,8 +232,8 @@ def _moving(plan: Plan, iterator: Record) -> List[_Entry]:
         names = [one.node for one in group]
         tables = list(dict.fromkeys(one.table for one in group))
         entries.append(_Entry(
-            kind, _several(names),
-            ["{}: {}".format(_count(len(tables), "table"), _several(tables))],
+            kind, few(names),
+            ["{}: {}".format(counted(len(tables), "table"), few(tables))],
             names, len(group), None, is_direct))
     return entries
 
@@ -266,16 +265,6 @@ def _step(kinds: Any) -> str:
 
 def _times(count: int) -> str:
     return "" if count == 1 else " x {}".format(count)
-
-
-def _count(number: int, what: str) -> str:
-    return "{} {}{}".format(number, what, "" if number == 1 else "s")
-
-
-def _several(names: List[str]) -> str:
-    shown = ", ".join(names[:MOST_NAMES])
-    rest = len(names) - MOST_NAMES
-    return "{} and {} more".format(shown, rest) if rest > 0 else shown
 
 
 def _node(indent: str, name: str, style: str, lines: List[str], tooltip: List[str]) -> str:

@@ -33,7 +33,7 @@ _SHAPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes
 
 # So many moved ops are named in the text of a plan, and so many tables or updates of one op.
 _SHOWN = 20
-_SHOWN_TABLES = 5
+MOST_NAMES = 5
 
 
 class Record(dict):  # type: ignore
@@ -76,17 +76,17 @@ class Plan(NamedTuple):
         """Returns the plan for a person to read, several lines."""
         moving = sum(lookup.moves for lookup in self.lookups)
         lines = ["{} nodes, {} that may be moved: {} move, {} stay.".format(
-            self.nodes, _count(len(self.lookups), "lookup"), moving, len(self.lookups) - moving)]
+            self.nodes, counted(len(self.lookups), "lookup"), moving, len(self.lookups) - moving)]
         for iterator in self.iterators:
             lines.append("")
             lines.append("{} iterator {}, read by {}, {}:".format(
                 iterator.kind.replace("_", "-"), iterator.iterator, iterator.get_next,
-                _count(iterator.components, "component")))
+                counted(iterator.components, "component")))
             for position in iterator.lookups:
                 lines.append("  moves  " + _line(self.lookups[position]))
             if iterator.nodes:
-                lines.append("  with   {}: {}".format(_count(len(iterator.nodes), "op"),
-                                                     _few(iterator.nodes, _SHOWN)))
+                lines.append("  with   {}: {}".format(counted(len(iterator.nodes), "op"),
+                                                     few(iterator.nodes, _SHOWN)))
             if iterator.initializers:
                 lines.append("  starts by {}".format(", ".join(iterator.initializers)))
         staying = [lookup for lookup in self.lookups if not lookup.moves]
@@ -105,7 +105,7 @@ class Plan(NamedTuple):
     def _text_of_requests(self, one: Record) -> str:
         where = "in the step" if one.iterator is None else "in the pipeline of {}".format(
             self.iterators[one.iterator].iterator)
-        return "joins  {} {}: {}".format(_few(one.nodes, _SHOWN), where, one.reason)
+        return "joins  {} {}: {}".format(few(one.nodes, _SHOWN), where, one.reason)
 
 
 def make_plan(graph_def: bytes, op_list: Optional[bytes] = None,
@@ -170,13 +170,13 @@ def _shape_of(graph: tf.Graph, _: Any, name: Any, length: int, output: int, size
 
 def _text_of_updates(one: Record) -> str:
     return "{}  {}: {}".format("joins" if len(one.updates) > 1 else "fuses",
-                               _few([part.node for part in one.updates], _SHOWN_TABLES), one.reason)
+                               few([part.node for part in one.updates]), one.reason)
 
 
 def _text_of_concat(one: Record) -> str:
     tables = list(dict.fromkeys(repr(part.table) for part in one.parts))
     return "{}  {} of {} lookups of {}: {}".format(
-        "fuses" if one.fuses else "stays", one.node, len(one.parts), _few(tables, _SHOWN_TABLES),
+        "fuses" if one.fuses else "stays", one.node, len(one.parts), few(tables),
         one.reason)
 
 
@@ -188,11 +188,12 @@ def _text_of_sums(one: Record) -> str:
 
 
 def _text_of_group(one: Record) -> str:
-    return "joins  {} of {}: {}".format(_count(len(one.nodes), one.op), _few(one.nodes, _SHOWN),
+    return "joins  {} of {}: {}".format(counted(len(one.nodes), one.op), few(one.nodes, _SHOWN),
                                         one.reason)
 
 
-def _few(names: List[str], most: int) -> str:
+def few(names: List[str], most: int = MOST_NAMES) -> str:
+    """Returns the first of some names in words, and how many more there are."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (" and {} more".format(rest) if rest > 0 else "")
 
@@ -203,5 +204,6 @@ def _line(lookup: Record) -> str:
         lookup.reason)
 
 
-def _count(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
+    """Returns a number of things in words."""
     return "{} {}{}".format(number, what, "" if number == 1 else "s")
