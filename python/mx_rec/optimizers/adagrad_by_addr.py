@@ -21,18 +21,8 @@ def create_hash_optimizer_by_address(
         name: str = "Adagrad") -> CustomizedAdagradByAddress:
     """Creates an Adagrad optimizer for tables with dynamic expansion.
 
-    Args:
-        learning_rate: A float or a scalar tensor in [0, 10].
-        initial_accumulator_value: Start of the accumulators, in (0, 1].
-        name: 1-200 characters.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        ValueError: If an argument is out of its range or of a wrong type, or tables have a preset
-            size.
-        EnvironmentError: If `init` was not called.
+    Arguments, ranges and errors are those of mx_rec.optimizers.adagrad;
+    it is tables with a preset size that are refused.
     """
     return register(CustomizedAdagradByAddress(learning_rate, initial_accumulator_value, False,
                                                name))

@@ -21,19 +21,7 @@ def create_hash_optimizer_by_address(
         epsilon: float = 1e-8, name: str = "AdamByAddress") -> CustomizedAdamByAddress:
     """Creates an Adam optimizer for tables with dynamic expansion.
 
-    Args:
-        learning_rate: A float or a scalar tensor in [0, 10].
-        beta1: Decay of the first moment, in (0, 1).
-        beta2: Decay of the second moment, in [0, 1].
-        epsilon: In (0, 1].
-        name: 1-200 characters.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        ValueError: If an argument is out of its range or of a wrong type, or tables have a preset
-            size.
-        EnvironmentError: If `init` was not called.
+    Arguments, ranges and errors are those of mx_rec.optimizers.adam;
+    it is tables with a preset size that are refused.
     """
     return register(CustomizedAdamByAddress(learning_rate, beta1, beta2, epsilon, name))

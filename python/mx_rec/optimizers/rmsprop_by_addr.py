@@ -22,22 +22,8 @@ def create_hash_optimizer_by_address(
         name: str = "RMSPropByAddress") -> CustomizedRMSPropByAddress:
     """Creates an RMSProp optimizer for tables with dynamic expansion.
 
-    Args:
-        learning_rate: A float or a scalar tensor in [0, 10].
-        decay: Decay of the averages of squares and, centered, of gradients, in [0, 1].
-        momentum: In [0, 1].
-        epsilon: Added under the root, in (0, 1].
-        centered: Whether to divide by the root of the variance instead of that of the average of
-            squares.
-        name: 1-200 characters.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        ValueError: If an argument is out of its range or of a wrong type, or tables have a preset
-            size.
-        EnvironmentError: If `init` was not called.
+    Arguments, ranges and errors are those of mx_rec.optimizers.rmsprop;
+    it is tables with a preset size that are refused.
     """
     return register(CustomizedRMSPropByAddress(learning_rate, decay, momentum, epsilon, False,
                                                centered, name))

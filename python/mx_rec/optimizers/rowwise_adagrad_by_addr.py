@@ -21,19 +21,8 @@ def create_hash_optimizer_by_address(
         epsilon: float = 1e-8, name: str = "RowwiseAdagrad") -> CustomizedRowwiseAdagradByAddress:
     """Creates a row-wise Adagrad optimizer for tables with dynamic expansion.
 
-    Args:
-        learning_rate: A float or a scalar tensor in [0, 10].
-        initial_accumulator_value: Start of the accumulators, in [0, 1].
-        epsilon: In (0, 1].
-        name: 1-200 characters.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        ValueError: If an argument is out of its range or of a wrong type, or tables have a preset
-            size.
-        EnvironmentError: If `init` was not called.
+    Arguments, ranges and errors are those of mx_rec.optimizers.rowwise_adagrad;
+    it is tables with a preset size that are refused.
     """
     return register(CustomizedRowwiseAdagradByAddress(learning_rate, initial_accumulator_value,
                                                       epsilon, name))
