@@ -131,39 +131,9 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
         EnvironmentError: If `init` was not called.
     """
     require_graph_mode("sparse_lookup", "table {!r}".format(hashtable.table_name))
-    return look_up(hashtable, ids, send_count, is_train, name, modify_graph, batch,
-                   access_and_evict_config, is_grad, serving_default_value, **kwargs)
-
-
-def look_up(table: Table, ids: Any, send_count: Optional[int], is_train: bool,
-            name: Optional[str], modify_graph: bool, batch: Any, access_and_evict_config: Any,
-            is_grad: bool, serving_default_value: Any,
-            pooling: Optional[Pooling] = None, **kwargs: Any) -> tf.Tensor:
-    """Adds a lookup to the graph.
-
-    Args:
-        table: The table.
-        ids: As of `sparse_lookup`, like the other arguments.
-        send_count: See there.
-        is_train: See there.
-        name: See there.
-        modify_graph: See there.
-        batch: See there.
-        access_and_evict_config: See there.
-        is_grad: See there.
-        serving_default_value: See there.
-        pooling: How the rows are pooled, None if they are not.
-        **kwargs: See there.
-
-    Returns:
-        A row for each id, or a vector for each bag of them.
-
-    Raises:
-        ValueError, RuntimeError, KeyError, EnvironmentError: As `sparse_lookup`.
-    """
-    return add_lookup(plan_lookup(table, ids, send_count, is_train, name, modify_graph, batch,
+    return add_lookup(plan_lookup(hashtable, ids, send_count, is_train, name, modify_graph, batch,
                                   access_and_evict_config, is_grad, serving_default_value,
-                                  pooling, **kwargs), modify_graph)
+                                  **kwargs), modify_graph)
 
 
 def add_lookup(planned: PlannedLookup, modify_graph: bool, group: str = "") -> tf.Tensor:
@@ -196,7 +166,9 @@ def plan_lookup(table: Table, ids: Any, send_count: Optional[int], is_train: boo
                 name: Optional[str], modify_graph: bool, batch: Any,
                 access_and_evict_config: Any, is_grad: bool, serving_default_value: Any,
                 pooling: Optional[Pooling] = None, **kwargs: Any) -> PlannedLookup:
-    """Checks the arguments of a lookup, as those of `look_up`, and adds no op of a table.
+    """Checks the arguments of a lookup, which are those of `sparse_lookup` but for `pooling`.
+
+    It adds no op of a table.
 
     Returns:
         The lookup, for `add_lookup`.

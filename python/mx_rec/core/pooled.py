@@ -8,7 +8,7 @@ import tensorflow as tf
 from mx_rec.base.log import warn_once
 from mx_rec.core.bags import COMBINERS, Pooling, may_be_trained
 from mx_rec.core.grouped import add_group, check_group
-from mx_rec.core.lookup import PlannedLookup, look_up, plan_lookup
+from mx_rec.core.lookup import PlannedLookup, add_lookup, plan_lookup
 from mx_rec.core.table import Table
 from mx_rec.state.feature_spec import FeatureSpec
 from mx_rec.state.graph_state import graph_state
@@ -81,8 +81,9 @@ def sparse_lookup_pooled(hashtable: Table, ids: _Ids, combiner: str = "sum",
     """
     looked_up, pooling = _pooling(hashtable, ids, combiner, weights, is_train,
                                   serving_default_value, max_norm, is_weight_grad)
-    return look_up(hashtable, looked_up, send_count, is_train, name, modify_graph, batch,
-                   access_and_evict_config, is_grad, serving_default_value, pooling)
+    return add_lookup(plan_lookup(hashtable, looked_up, send_count, is_train, name, modify_graph,
+                                  batch, access_and_evict_config, is_grad, serving_default_value,
+                                  pooling), modify_graph)
 
 
 @checked(hashtables=Type(list, tuple), ids=Type(list, tuple), is_train=Bool(),
