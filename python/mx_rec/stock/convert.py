@@ -1,7 +1,8 @@
 """Applies the plan of stock/analysis.py to a graph: tables in the place of variables."""
 
 import hashlib
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import (AbstractSet, Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set,
+                    Tuple)
 
 import tensorflow as tf
 
@@ -38,6 +39,22 @@ from mx_rec.tensorflow.graph_def import without_nodes
 
 # The attribute of a graph that holds what was converted.
 CONVERTED = "_mx_rec_stock_tables"
+
+
+class Needs(NamedTuple):
+    """What a checkpoint that a graph starts from asks of its conversion.
+
+    Attributes:
+        known: Names of its tables, as the graph has them, whose variables convert if they can.
+        only_known: Whether all others stay as they are.
+        dense: Names of the variables that it has as such, whose rows a table takes over.
+        histories: The admission histories of the tables, by their names; None if not known.
+    """
+
+    known: AbstractSet[str] = frozenset()
+    only_known: bool = False
+    dense: AbstractSet[str] = frozenset()
+    histories: Optional[Dict[str, SavedHistory]] = None
 
 
 class ConvertedVariable(NamedTuple):
@@ -85,10 +102,7 @@ def converted(graph: tf.Graph, operations: Any = None) -> List[ConvertedVariable
     return [one for one in found if any(one.table.variable.op is op for op in tables)]
 
 
-def convert(graph: tf.Graph, options: StockTables, trains: bool,
-            known: Optional[Set[str]] = None, only_known: bool = False,
-            dense: Optional[Set[str]] = None,
-            histories: Optional[Dict[str, SavedHistory]] = None,
+def convert(graph: tf.Graph, options: StockTables, trains: bool, needs: Needs = Needs(),
             servers: Servers = HERE, settled: int = 0) -> List[StockVariable]:
     """Makes tables of the variables of a graph that qualify. No session may have run them.
 
@@ -96,10 +110,7 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
         graph: The graph, complete: gradients, updates, evaluation.
         options: Which variables.
         trains: See `plan_variables`.
-        known: See `plan_variables`.
-        only_known: See `plan_variables`.
-        dense: See `plan_variables`.
-        histories: See `rules_of`.
+        needs: What a checkpoint asks for.
         servers: The parameter servers on which the tables are to be, if any.
         settled: How many of its first ops have variables that stay what they are.
 
@@ -117,9 +128,8 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
         op.name for op in graph.get_operations()[:settled] if op.type in VARIABLES)
     savers = renewable_savers(graph)
     retired = retired_ops(graph)
-    plans = _without_limits(graph, options, (trains, known, only_known), dense, gone, savers,
-                            retired)
-    rules = rules_of(graph, plans, options, trains, histories)
+    plans = _without_limits(graph, options, trains, needs, gone, savers, retired)
+    rules = rules_of(graph, plans, options, trains, needs.histories)
     _check_rules(plans, rules)
     objects, places = _variable_objects(graph), saved_places(graph)
     found = []  # type: List[Tuple[Rows, Optional[Filling]]]
@@ -186,26 +196,29 @@ def _table_of(plan: StockVariable, options: StockTables, rules: RowRules,
     return table, make_filling(table, plan.slots, rules if plan.trains else RowRules())
 
 
-def _without_limits(graph: tf.Graph, options: StockTables, arguments: Tuple[Any, ...],
-                    dense: Optional[Set[str]], gone: Set[str],
-                    savers: List[Any], retired: Set[str]) -> List[StockVariable]:
+def _without_limits(graph: tf.Graph, options: StockTables, trains: bool, needs: Needs,
+                    gone: Set[str], savers: List[Any], retired: Set[str]) -> List[StockVariable]:
     """Plans a graph, after the limits of ids that are to fall away have done so.
 
     Savers that are built anew keep no variable from becoming a table. Those that cannot be are
     taken out of `savers`. Nor do ops that were given up.
     """
     saved, was_run = saved_places(graph), graph_state(graph).was_run
+
+    def planned(graph_def: Any, decides_ids: bool) -> List[StockVariable]:
+        return [plan for plan in plan_variables(
+            graph_def, options, trains, needs.known, needs.only_known, dense=needs.dense,
+            decides_ids=decides_ids, saved=saved, was_run=was_run) if plan.name not in gone]
+
     while True:
         graph_def = without_nodes(graph.as_graph_def(), ops_of(savers) | retired)
-        plans = [plan for plan in plan_variables(graph_def, options, *arguments, dense=dense,
-                                                 saved=saved, was_run=was_run)
-                 if plan.name not in gone]
+        plans = planned(graph_def, True)
         others = [saver for saver in savers if not _has_slots_alone(saver, plans)]
         if len(others) == len(savers):
             break
         savers[:] = others
     for plan in plans:
-        if not plan.ids.is_lifted and table_name(plan.name, True) in (arguments[1] or ()):
+        if not plan.ids.is_lifted and table_name(plan.name, True) in needs.known:
             raise ValueError(
                 "the checkpoint has the variable {!r} as the table {!r} of ids without a limit, "
                 "which this graph cannot use: {}.".format(
@@ -219,10 +232,9 @@ def _without_limits(graph: tf.Graph, options: StockTables, arguments: Tuple[Any,
     lift(graph, Nodes(graph_def), [plan.reader for plan in lifted.values()],
          [limit for plan in lifted.values() for limit in plan.ids.limits])
     # Its ops have other inputs now.
-    again = plan_variables(without_nodes(graph.as_graph_def(), ops_of(savers) | retired), options,
-                           *arguments, decides_ids=False, saved=saved, was_run=was_run)
+    again = planned(without_nodes(graph.as_graph_def(), ops_of(savers) | retired), False)
     return [with_ids(plan, lifted[plan.name].ids) if plan.name in lifted else plan
-            for plan in again if plan.name not in gone]
+            for plan in again]
 
 
 def _has_slots_alone(saver: Any, plans: List[StockVariable]) -> bool:

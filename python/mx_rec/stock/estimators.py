@@ -4,7 +4,7 @@ The four uses of a model_fn (train, evaluate, predict, export) call it by one me
 """
 
 import threading
-from typing import Any, Callable, Set
+from typing import Any, Callable
 
 import tensorflow as tf
 
@@ -15,9 +15,9 @@ from mx_rec.core.feature_process import EvictHook
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.analysis import table_name
 from mx_rec.stock.checkpoints import dense_variables, saved_histories, saved_tables
-from mx_rec.stock.convert import converted
+from mx_rec.stock.convert import Needs, converted
 from mx_rec.stock.select import convert_graph, options_of_process
-from mx_rec.stock.warm_start import Needs, goes_on, needs_of
+from mx_rec.stock.warm_start import goes_on, needs_of
 
 _here = threading.local()
 
@@ -49,15 +49,13 @@ def patched_model_fn(stock: Callable[..., Any], self: Any, features: Any, labels
         warn_once("stock_tables: the Estimator has warm_start_from, so that its variables on "
                   "parameter servers stay TensorFlow's.")
         return spec
-    if settings is not None and checkpoint is None:
-        needs = _needs(graph, settings)
-        convert_graph(graph, trains, needs.known, False, needs.dense, needs.histories)
-        return _with_eviction(graph, spec, options) if trains else spec
-    known = saved_tables(checkpoint) if checkpoint else set()
-    dense = dense_variables(graph, checkpoint) \
-        if checkpoint and trains and options.unlimited_ids else set()  # type: Set[str]
-    convert_graph(graph, trains, known, checkpoint is not None and not trains, dense,
-                  saved_histories(checkpoint) if checkpoint else {})
+    if checkpoint:
+        needs = Needs(saved_tables(checkpoint), not trains, dense_variables(graph, checkpoint)
+                      if trains and options.unlimited_ids else frozenset(),
+                      saved_histories(checkpoint))
+    else:
+        needs = Needs(histories={}) if settings is None else _needs(graph, settings)
+    convert_graph(graph, trains, needs)
     return _with_eviction(graph, spec, options) if trains else spec
 
 
@@ -84,7 +82,7 @@ def _needs(graph: tf.Graph, settings: Any) -> Needs:
         return needs_of(graph, sources_of(graph, *settings))
     except FileNotFoundError:
         # The warm start itself says so.
-        return Needs(set(), set(), {})
+        return Needs(histories={})
 
 
 def _convert_unlimited(graph: tf.Graph, model_dir: str) -> None:
@@ -97,8 +95,7 @@ def _convert_unlimited(graph: tf.Graph, model_dir: str) -> None:
     unlimited = known & {table_name(variable.op.name, True) for variable in graph.get_collection(
         tf.compat.v1.GraphKeys.GLOBAL_VARIABLES) if isinstance(variable, tf.Variable)}
     if unlimited:
-        convert_graph(graph, False, unlimited, True,
-                      histories=saved_histories(checkpoint) if checkpoint else {})
+        convert_graph(graph, False, Needs(unlimited, True, histories=saved_histories(checkpoint)))
 
 
 def patched_add_mode(stock: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
 """Converts the graph of a script as `init(stock_tables=...)` says, and tells what stays."""
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
+from typing import Any, Callable, Dict, List, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -10,9 +10,8 @@ from mx_rec.edits.replacing import making_many
 from mx_rec.edits.wiring import variable_name
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
-from mx_rec.stock.admission import SavedHistory
 from mx_rec.stock.analysis import HAS_SAVER, StockVariable, plan_variables
-from mx_rec.stock.convert import convert, saved_places
+from mx_rec.stock.convert import Needs, convert, saved_places
 from mx_rec.stock.options import StockTables, is_chosen
 from mx_rec.stock.savers import ops_of, renewable_savers
 from mx_rec.stock.servers import HERE, Servers, servers_of
@@ -69,20 +68,14 @@ def _note(chosen: List[StockVariable]) -> None:
             plan.slot_dtype, plan.reason)
 
 
-def convert_graph(graph: tf.Graph, trains: bool,
-                  known: Optional[Set[str]] = None, only_known: bool = False,
-                  dense: Optional[Set[str]] = None,
-                  histories: Optional[Dict[str, SavedHistory]] = None,
+def convert_graph(graph: tf.Graph, trains: bool, needs: Needs = Needs(),
                   settled: int = 0) -> List[StockVariable]:
     """Converts a graph as `init(stock_tables=...)` says.
 
     Args:
         graph: The graph, complete; no session has run it.
         trains: Whether it trains.
-        known: Names of the tables of a checkpoint, whose variables convert if they can.
-        only_known: Whether all others stay as they are.
-        dense: Names of variables that the checkpoint has as such, whose rows a table takes over.
-        histories: The admission histories of the checkpoint by table, None if not known.
+        needs: What a checkpoint asks for.
         settled: How many of its first ops have variables that stay what they are.
 
     Returns:
@@ -114,8 +107,7 @@ def convert_graph(graph: tf.Graph, trains: bool,
                   "whose tables do not support %s.", _refused_on_servers(options))
         return []
     with making_many(), undone_by_error(graph, serialized(graph)) as before:
-        plans = convert(graph, options, trains, known, only_known, dense, histories, servers,
-                        settled)
+        plans = convert(graph, options, trains, needs, servers, settled)
         if any(plan.converts for plan in plans):
             before.keep()
             graph_state(graph).before.append(before)

@@ -27,7 +27,8 @@ from mx_rec.stock.admission import RowRules, SavedHistory, started_clock
 from mx_rec.stock.analysis import plan_variables, product, table_name
 from mx_rec.stock.checkpoints import (expect_conversion, history_of, RowDtypes, initial_rows,
                                       row_dtypes_of, saved_rows, write_checkpoint)
-from mx_rec.stock.convert import ConvertedVariable, converted, places_of, saved_places
+from mx_rec.stock.convert import (ConvertedVariable, Needs, converted, places_of,
+                                  saved_places)
 from mx_rec.stock.dense import set_all
 from mx_rec.stock.options import StockTables
 from mx_rec.tensorflow import names
@@ -49,21 +50,6 @@ def goes_on(graph: tf.Graph) -> None:
         graph: The graph.
     """
     setattr(graph, _GOES_ON, True)
-
-
-class Needs(NamedTuple):
-    """What a warm start asks of the conversion of a graph.
-
-    Attributes:
-        known: The tables by ids without limits that variables of the graph start with, by the
-            names that they have in the graph.
-        dense: Names of the variables that start with rows by ids with limits.
-        histories: The admission histories that tables start with, by their names in the graph.
-    """
-
-    known: Set[str]
-    dense: Set[str]
-    histories: Dict[str, SavedHistory]
 
 
 class _Group(NamedTuple):
@@ -154,26 +140,27 @@ def needs_of(graph: tf.Graph, sources: Sequence[Any]) -> Needs:
         sources: The checkpoints, in order (checkpoint.sources.Source).
 
     Returns:
-        What the conversion needs to know.
+        What the conversion needs to know. Of tables these are those by ids without limits that
+        variables of the graph start with, of variables those that start with rows by others.
     """
-    needs = Needs(set(), set(), {})
+    known, dense, histories = set(), set(), {}  # type: Set[str], Set[str], Dict[str, SavedHistory]
     for source in sources:
         for group in _groups(graph, source):
             if group.previous in source.names:
-                needs.dense.update(part.op.name for part in group.parts)
+                dense.update(part.op.name for part in group.parts)
                 continue
             saved = _paths(source, group.previous)
             for part, path in zip(group.in_order(), saved[0]):
                 name = part.op.name
-                needs.dense.discard(name)
+                dense.discard(name)
                 if saved[1]:
-                    needs.known.add(table_name(name, True))
+                    known.add(table_name(name, True))
                 else:
-                    needs.dense.add(name)
+                    dense.add(name)
                 history = history_of(path)
                 if history is not None and _has_history(source, name):
-                    needs.histories[table_name(name, saved[1])] = history
-    return needs
+                    histories[table_name(name, saved[1])] = history
+    return Needs(known, False, dense, histories)
 
 
 def _has_history(source: Any, name: str) -> bool:
