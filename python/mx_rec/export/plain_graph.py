@@ -1,11 +1,13 @@
 """Takes the part of a graph that predicts, with TensorFlow's own ops in the place of lookups."""
 
 import collections
+from functools import partial
 from typing import Any, Dict, Iterable, List, NamedTuple, NoReturn, Optional, Set, Tuple
 
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
+from mx_rec.checkpoint.nothing import Nothing
 from mx_rec.edits.replacing import extensible
 from mx_rec.export import plain_pool
 from mx_rec.export.plain_lookup import (PASSING, Make, Replaced, Source, TableUse, finding,
@@ -14,7 +16,6 @@ from mx_rec.export.plain_rows import PlainTable, kept
 from mx_rec.ops.lookups import FIND, ID_OFFSET, READ, reads_distinct
 from mx_rec.state.table_variable import TABLE_OP, described_name
 from mx_rec.tensorflow.names import ops as tf_ops
-from mx_rec.tensorflow.names import saveable_object
 
 # How the types of the plugin's ops, and the attributes that the package gives to ops, begin.
 _OURS = "MxRec"
@@ -241,7 +242,7 @@ class Cut:
             ends, given = self._bags_of(op, 2)
             replaced = Replaced(
                 node, [], [self._input_of(op, 0), self._ids_of(op, 1)] + ends,
-                plain_pool.restore_pooled(given, _key_work_of(op.inputs[1]) is not None))
+                partial(plain_pool.restore_pooled, given, _key_work_of(op.inputs[1]) is not None))
         elif node.op in _ENDS:
             sources = [self._input_of(op, place) for place in range(len(op.inputs))]
             if node.op == "MxRecBagEnds":
@@ -253,7 +254,8 @@ class Cut:
         elif node.op == _DIVISORS:
             ends, given = self._bags_of(op, 1)
             replaced = Replaced(node, [], [self._ids_of(op, 0)] + ends,
-                                plain_pool.divisors(op.get_attr("combiner"), given.weights))
+                                partial(plain_pool.divisors, op.get_attr("combiner"),
+                                        given.weights))
         elif node.op == _SPARSE_BAGS:
             replaced = self._sparse_bags_of(node, op)
         elif node.op == _CHECKED:
@@ -273,8 +275,8 @@ class Cut:
             return None
         rows, combiners = [tf.make_ndarray(one.get_attr("value")).tolist() for one in rules]
         return Replaced(node, [], [self._input_of(op, place) for place in range(3 * members)],
-                        plain_pool.sparse_bags(rows, combiners, bool(op.get_attr("leave_out")),
-                                               bool(op.get_attr("fill"))))
+                        partial(plain_pool.sparse_bags, rows, combiners,
+                                bool(op.get_attr("leave_out")), bool(op.get_attr("fill"))))
 
     def _find_of(self, node: node_def_pb2.NodeDef, op: tf.Operation) -> Optional[Replaced]:
         """Returns what stands for lookups of the part that predicts, None if nothing does."""
@@ -292,8 +294,8 @@ class Cut:
                 given.append((of_bags, bool(absent)))
             sources += absent
             has_absent.append(bool(absent))
-        made = plain_pool.find_pooled_many(given) if bags else finding(has_absent)
-        return Replaced(node, uses, sources, made)
+        return Replaced(node, uses, sources, partial(plain_pool.find_pooled_many, given)
+                        if bags else partial(finding, has_absent, False))
 
     def _trained_of(self, node: node_def_pb2.NodeDef, op: tf.Operation) -> Optional[Replaced]:
         """Returns what stands for training lookups, None if nothing does."""
@@ -313,11 +315,11 @@ class Cut:
                 sources += ends
                 given.append((of_bags, False))
         if bags:
-            return Replaced(node, uses, sources, plain_pool.find_pooled_many(given))
+            return Replaced(node, uses, sources, partial(plain_pool.find_pooled_many, given))
         if not inverses:
             return Replaced(node, uses, sources, plain_pool.distinct_rows) if members == 1 else None
         return Replaced(node, uses, sources,
-                        finding([False] * members, op.get_attr("M") != members))
+                        partial(finding, [False] * members, op.get_attr("M") != members))
 
     def _restored_of(self, node: node_def_pb2.NodeDef, op: tf.Operation) -> Optional[Replaced]:
         """Returns what stands for the rows of ids that distinct rows give, None if nothing does."""
@@ -326,7 +328,7 @@ class Cut:
                 or rows.inputs[2] is not work[0].outputs[work[1]]:
             return None
         return Replaced(node, [self._trained_use_of(node, *work)], [self._ids_of_work(*work)],
-                        finding([False]))
+                        partial(finding, [False], False))
 
     def _trained_use_of(self, node: node_def_pb2.NodeDef, work: tf.Operation,
                         member: int) -> TableUse:
@@ -487,26 +489,12 @@ def saver_of(cut: Cut) -> Any:
     key = tuple(sorted(one.name for one in saveables))
     with extensible(graph):
         if key not in savers:
-            savers[key] = tf.compat.v1.train.Saver(saveables or [_Nothing()],
+            savers[key] = tf.compat.v1.train.Saver(saveables or [Nothing("no_variables")],
                                                    name="plain_save").saver_def
     saver_def = savers[key]
     cut.add([saver_def.filename_tensor_name, saver_def.restore_op_name,
              saver_def.save_tensor_name])
     return saver_def
-
-
-class _Nothing(saveable_object.SaveableObject):
-    """Stands for the variables of a model that has none, so that it has a Saver."""
-
-    def __init__(self) -> None:
-        value = tf.constant(0, tf.int64, name="no_variables")
-        super().__init__(value, [saveable_object.SaveSpec(value, "", "no_variables",
-                                                          dtype=tf.int64)], "no_variables")
-
-    def restore(self, restored_tensors: List[tf.Tensor], restored_shapes: Any) -> tf.Operation:
-        """Does nothing with what was read."""
-        del restored_shapes
-        return tf.group(*[tensor.op for tensor in restored_tensors])
 
 
 def _is_variable(value: Any) -> bool:

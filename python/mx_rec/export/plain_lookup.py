@@ -158,8 +158,9 @@ def _template(replaced: Replaced, tables: List[PlainTable]) -> Any:
         return graph.as_graph_def().node
 
 
-def finding(has_absent: List[bool], side_by_side: bool = False) -> Make:
-    """Returns what makes lookups.
+def finding(has_absent: List[bool], side_by_side: bool, sources: List[tf.Tensor],
+            tables: List[OpenTable]) -> List[tf.Tensor]:
+    """Makes lookups.
 
     Its sources are for each lookup the ids, int32 or int64 of any shape, and, if `has_absent` says
     so, the rows of ids without one: float32 of shape (0, dim), (1, dim) or (number of ids, dim).
@@ -168,17 +169,13 @@ def finding(has_absent: List[bool], side_by_side: bool = False) -> Make:
         has_absent: For each lookup whether there are such rows.
         side_by_side: Whether the embeddings are concatenated along their last dimension.
     """
-
-    def make(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
-        given = iter(sources)
-        results = []
-        for table, has in zip(tables, has_absent):
-            ids = next(given)
-            rows, _ = find_rows(ids, next(given) if has else None, table)
-            results.append(tf.reshape(rows, tf.concat([tf.shape(ids), [table.plain.dim]], 0)))
-        return [tf.concat(results, -1)] if side_by_side else results
-
-    return make
+    given = iter(sources)
+    results = []
+    for table, has in zip(tables, has_absent):
+        ids = next(given)
+        rows, _ = find_rows(ids, next(given) if has else None, table)
+        results.append(tf.reshape(rows, tf.concat([tf.shape(ids), [table.plain.dim]], 0)))
+    return [tf.concat(results, -1)] if side_by_side else results
 
 
 def find_rows(ids: tf.Tensor, absent: Optional[tf.Tensor],

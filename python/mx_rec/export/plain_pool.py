@@ -9,7 +9,7 @@ from typing import Iterator, List, NamedTuple, Optional, Tuple
 import tensorflow as tf
 
 from mx_rec.constants.constants import PADDING_KEY
-from mx_rec.export.plain_lookup import Make, OpenTable, find_rows
+from mx_rec.export.plain_lookup import OpenTable, find_rows
 
 # The attribute combiner of MxRecBagDivisors.
 _ROOT = 2
@@ -74,8 +74,9 @@ def sparse_ends(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Te
     return [tf.cumsum(tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, count))]
 
 
-def sparse_bags(rows: List[int], combiners: List[int], leaves_out: bool, fills: bool) -> Make:
-    """Returns what makes bags of the sparse ids of several lookups.
+def sparse_bags(rows: List[int], combiners: List[int], leaves_out: bool, fills: bool,
+                sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
+    """Makes bags of the sparse ids of several lookups.
 
     Its sources are the indices of each lookup, then the ids, then the dense shapes.
 
@@ -85,15 +86,11 @@ def sparse_bags(rows: List[int], combiners: List[int], leaves_out: bool, fills: 
         leaves_out: Whether negative ids are left out; else they are refused.
         fills: Whether a bag without ids gets the id 0 and the divisor 0.
     """
-
-    def make(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
-        del tables
-        count = len(rows)
-        made = [_sparse_bags(sources[at::count], rows[at], combiners[at], leaves_out, fills)
-                for at in range(count)]
-        return [bags[output] for output in range(3) for bags in made]
-
-    return make
+    del tables
+    count = len(rows)
+    made = [_sparse_bags(sources[at::count], rows[at], combiners[at], leaves_out, fills)
+            for at in range(count)]
+    return [bags[output] for output in range(3) for bags in made]
 
 
 def _sparse_bags(sources: List[tf.Tensor], rows: int, combiner: int, leaves_out: bool,
@@ -151,54 +148,49 @@ def checked_ids(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Te
         return [tf.identity(ids)]
 
 
-def divisors(combiner: int, has_weights: bool) -> Make:
-    """Returns what makes the divisors of bags, from ids, ends and, if there are any, weights.
+def divisors(combiner: int, has_weights: bool, sources: List[tf.Tensor],
+             tables: List[OpenTable]) -> List[tf.Tensor]:
+    """Makes the divisors of bags, from ids, ends and, if there are any, weights.
 
     Args:
         combiner: 1: the sum of the weights; 2: the root of the sum of their squares.
         has_weights: Whether there are weights; else they are 1.
     """
-
-    def make(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
-        del tables
-        ids, ends = tf.reshape(sources[0], [-1]), sources[1]
-        of_ids = tf.reshape(sources[2], [-1]) if has_weights else tf.ones(tf.shape(ids))
-        if combiner == _ROOT:
-            of_ids *= of_ids
-        counts = tf.not_equal(ids, tf.constant(PADDING_KEY, ids.dtype))
-        total = _sum(of_ids, counts, ends)
-        if combiner == _ROOT:
-            # Roots of single precision are not rounded correctly by every version.
-            total = tf.cast(tf.sqrt(tf.cast(total, tf.float64)), tf.float32)
-        return [tf.reshape(total, tf.shape(ends))]
-
-    return make
+    del tables
+    ids, ends = tf.reshape(sources[0], [-1]), sources[1]
+    of_ids = tf.reshape(sources[2], [-1]) if has_weights else tf.ones(tf.shape(ids))
+    if combiner == _ROOT:
+        of_ids *= of_ids
+    counts = tf.not_equal(ids, tf.constant(PADDING_KEY, ids.dtype))
+    total = _sum(of_ids, counts, ends)
+    if combiner == _ROOT:
+        # Roots of single precision are not rounded correctly by every version.
+        total = tf.cast(tf.sqrt(tf.cast(total, tf.float64)), tf.float32)
+    return [tf.reshape(total, tf.shape(ends))]
 
 
-def find_pooled_many(given_of_each: List[Tuple[Given, bool]]) -> Make:
-    """Returns what makes pooled lookups of several tables.
+def find_pooled_many(given_of_each: List[Tuple[Given, bool]], sources: List[tf.Tensor],
+                     tables: List[OpenTable]) -> List[tf.Tensor]:
+    """Makes pooled lookups of several tables.
 
     Args:
         given_of_each: For each table what there is of its bags, and whether there are rows of
             absent ids. Its sources are ids, ends, and what there is of these; those of the tables
             follow one another.
     """
-
-    def make(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
-        given = iter(sources)
-        results = []
-        for table, (of_bags, has_absent) in zip(tables, given_of_each):
-            ids, ends = next(given), next(given)
-            described = of_bags.read(given)
-            rows, counts = find_rows(ids, next(given) if has_absent else None, table)
-            results.append(_pool(rows, counts, ends, described, table.plain.dim))
-        return results
-
-    return make
+    given = iter(sources)
+    results = []
+    for table, (of_bags, has_absent) in zip(tables, given_of_each):
+        ids, ends = next(given), next(given)
+        described = of_bags.read(given)
+        rows, counts = find_rows(ids, next(given) if has_absent else None, table)
+        results.append(_pool(rows, counts, ends, described, table.plain.dim))
+    return results
 
 
-def restore_pooled(of_bags: Given, by_ids: bool) -> Make:
-    """Returns what pools rows of distinct keys.
+def restore_pooled(of_bags: Given, by_ids: bool, sources: List[tf.Tensor],
+                   tables: List[OpenTable]) -> List[tf.Tensor]:
+    """Pools rows of distinct keys.
 
     Its sources are the rows, the inverse, the ends, and what else there is of the bags.
 
@@ -206,24 +198,20 @@ def restore_pooled(of_bags: Given, by_ids: bool) -> Make:
         of_bags: What there is.
         by_ids: Whether the second source are ids, whose inverse is to be computed.
     """
-
-    def make(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
-        del tables
-        given = iter(sources)
-        rows, inverse, ends = next(given), tf.reshape(next(given), [-1]), next(given)
-        described = of_bags.read(given)
-        if by_ids:
-            inverse = _places(inverse)
-        dim = tf.compat.dimension_value(rows.shape[1])
-        dim = tf.shape(rows)[1] if dim is None else dim
-        # No id may have a row.
-        missing = tf.cast(tf.equal(tf.shape(rows)[0], 0), tf.int32)
-        rows = tf.concat([rows, tf.zeros(tf.stack([missing, dim]))], 0)
-        counts = tf.not_equal(inverse, -1)
-        places = tf.compat.v1.where(counts, inverse, tf.zeros_like(inverse))
-        return [_pool(tf.gather(rows, places), counts, ends, described, dim)]
-
-    return make
+    del tables
+    given = iter(sources)
+    rows, inverse, ends = next(given), tf.reshape(next(given), [-1]), next(given)
+    described = of_bags.read(given)
+    if by_ids:
+        inverse = _places(inverse)
+    dim = tf.compat.dimension_value(rows.shape[1])
+    dim = tf.shape(rows)[1] if dim is None else dim
+    # No id may have a row.
+    missing = tf.cast(tf.equal(tf.shape(rows)[0], 0), tf.int32)
+    rows = tf.concat([rows, tf.zeros(tf.stack([missing, dim]))], 0)
+    counts = tf.not_equal(inverse, -1)
+    places = tf.compat.v1.where(counts, inverse, tf.zeros_like(inverse))
+    return [_pool(tf.gather(rows, places), counts, ends, described, dim)]
 
 
 def distinct_rows(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:

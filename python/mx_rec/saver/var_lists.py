@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import tensorflow as tf
 
+from mx_rec.checkpoint.nothing import Nothing
 from mx_rec.checkpoint.table_ops import TableOps, distinct, table_ops
 from mx_rec.edits.replacing import extensible
 from mx_rec.graph.variables import convert_before_run
@@ -15,7 +16,7 @@ from mx_rec.state.graph_state import graph_state, outermost_graph, remember_sess
 from mx_rec.state.table_variable import is_table_variable
 from mx_rec.stock.analysis import VARIABLES
 from mx_rec.stock.convert import converted
-from mx_rec.tensorflow.names import saveable_object, variables
+from mx_rec.tensorflow.names import variables
 
 # Attributes of a Saver: the names of its tables' ops, None where it has all of a graph; whether it
 # has no variable, but the marker of a checkpoint of tables alone; whether it was given a var_list;
@@ -25,22 +26,6 @@ _MARKED = "_mx_rec_marked"
 _EXPLICIT = "_mx_rec_explicit"
 _VARIABLES = "_mx_rec_variables"
 MARKER = "mx_rec_tables"
-
-
-class _Marker(saveable_object.SaveableObject):
-    """Stands for the variables of a checkpoint that has none, so that its files exist."""
-
-    def __init__(self) -> None:
-        with tf.init_scope():
-            value = tf.constant(0, tf.int64, name=MARKER)
-        spec = saveable_object.SaveSpec(value, "", MARKER, dtype=tf.int64)
-        super().__init__(value, [spec], MARKER)
-
-    def restore(self, restored_tensors: List[tf.Tensor],
-                restored_shapes: Optional[List[Any]]) -> tf.Operation:
-        """Does nothing with what was read."""
-        del restored_shapes
-        return tf.group(*[tensor.op for tensor in restored_tensors])
 
 
 def patched_init(stock: Callable[..., None], self: Any, var_list: Any = None, *args: Any,
@@ -54,13 +39,13 @@ def patched_init(stock: Callable[..., None], self: Any, var_list: Any = None, *a
         # A SavedModel of tables alone comes with an empty list and allow_empty.
         if not dense and (tables is not None or
                           (var_list is not None and kwargs.get("allow_empty"))):
-            dense = [_Marker()]
+            dense = [Nothing(MARKER)]
         elif var_list is None and "saver_def" not in kwargs and \
                 not variables._all_saveable_objects():  # pylint: disable=protected-access
             if not kwargs.get("defer_build"):
-                dense = [_Marker()]
+                dense = [Nothing(MARKER)]
     setattr(self, _MARKED, isinstance(dense, list) and len(dense) == 1
-            and isinstance(dense[0], _Marker))
+            and isinstance(dense[0], Nothing))
     stock(self, dense, *args, **kwargs)
 
 
@@ -125,7 +110,7 @@ class KnownSaver:
                 # It was given tables of the API as well, and not all.
                 setattr(saver, _TABLES, getattr(saver, _TABLES) + (tables or []))
             if not dense:
-                dense = [_Marker()]
+                dense = [Nothing(MARKER)]
                 setattr(saver, _MARKED, True)
             saver._var_list = dense
             saver.saver_def, saver._is_built = None, False
