@@ -3,7 +3,7 @@
 import contextlib
 import threading
 from collections import OrderedDict
-from typing import Any, Iterable, Iterator, Sequence, Set
+from typing import Any, Dict, Iterable, Iterator, Sequence, Set
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
@@ -26,6 +26,13 @@ _OWN = "_mx_rec_own"
 
 # Held while a graph is changed that sessions may be open on, by one thread at a time.
 extending = threading.RLock()
+
+
+def kept(owner: Any, name: str) -> Dict[Any, Any]:
+    """Returns the dictionary that a graph or an op keeps under a name; it is empty at first."""
+    if not hasattr(owner, name):
+        setattr(owner, name, {})
+    return getattr(owner, name)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set,
 
 import tensorflow as tf
 
-from mx_rec.edits.replacing import replace_each, replace_waiting
+from mx_rec.edits.replacing import kept, replace_each, replace_waiting
 from mx_rec.edits.upstream import upstream
 
 # Ops that cannot fail and change nothing: to wait for one is to wait for what it depends on.
@@ -51,7 +51,7 @@ def replace_output(old: tf.Operation, value: tf.Tensor) -> None:
         old: An op with one output.
         value: An output of another op, of the same type.
     """
-    _note(old, value.op)
+    kept(old.graph, REPLACED)[old] = value.op
     replace_each(old, [value])
 
 
@@ -66,7 +66,7 @@ def replace_change(old: tf.Operation, new: tf.Operation,
             for it, it does not run where a run asks for `old` alone.
     """
     replace_waiting(old, [new], replaced)
-    _note(old, new)
+    kept(old.graph, REPLACED)[old] = new
     if len(replaced) < 2:
         setattr(old, _INSTEAD, new)
 
@@ -172,12 +172,6 @@ def _inputs_first(ops: Iterable[tf.Operation]) -> List[tf.Operation]:
 def in_its_place(op: tf.Operation) -> tf.Operation:
     """Returns what stands in the place of an op, the op itself if nothing does."""
     return getattr(op.graph, REPLACED, {}).get(op, op)
-
-
-def _note(old: tf.Operation, new: tf.Operation) -> None:
-    if not hasattr(old.graph, REPLACED):
-        setattr(old.graph, REPLACED, {})
-    getattr(old.graph, REPLACED)[old] = new
 
 
 def depends(starts: Iterable[tf.Operation], others: Set[tf.Operation]) -> bool:

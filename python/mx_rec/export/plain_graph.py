@@ -8,11 +8,11 @@ import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
 from mx_rec.checkpoint.nothing import Nothing
-from mx_rec.edits.replacing import extensible
+from mx_rec.edits.replacing import extensible, kept
 from mx_rec.export import plain_pool
 from mx_rec.export.plain_lookup import (PASSING, Make, Replaced, Source, TableUse, finding,
                                         replacing_nodes)
-from mx_rec.export.plain_rows import PlainTable, kept
+from mx_rec.export.plain_rows import PlainTable
 from mx_rec.ops.lookups import FIND, ID_OFFSET, READ, reads_distinct
 from mx_rec.state.table_variable import TABLE_OP, described_name
 from mx_rec.tensorflow.names import ops as tf_ops

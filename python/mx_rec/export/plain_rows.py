@@ -15,7 +15,7 @@ import tensorflow as tf
 from mx_rec.base.log import logger
 from mx_rec.checkpoint.tables import describe
 from mx_rec.constants.constants import PADDING_KEY
-from mx_rec.edits.replacing import extending, extensible
+from mx_rec.edits.replacing import extending, extensible, kept
 from mx_rec.export.plain_storage import FLOAT32, Storage
 from mx_rec.ops import library
 from mx_rec.ops.lookups import find_rows
@@ -219,15 +219,6 @@ def _found(session: Any, ops: _TableOps, keys: Any, dim: int) -> Optional[np.nda
             zeros.view(np.uint32) == ones.view(np.uint32), axis=1)))
     positions = np.concatenate(found) if found else np.zeros([0], np.int64)
     return None if len(positions) == len(keys) else positions
-
-
-def kept(graph: tf.Graph, name: str) -> Dict[Any, Any]:
-    """Returns the dictionary that a graph keeps under a name; it is empty at first."""
-    found = getattr(graph, name, None)
-    if found is None:
-        found = {}
-        setattr(graph, name, found)
-    return found
 
 
 def _ops_of(graph: tf.Graph, tables: Sequence[tf.Operation]) -> Dict[str, _TableOps]:

@@ -6,6 +6,7 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 import tensorflow as tf
 
 from mx_rec.cluster.updates import push
+from mx_rec.edits.replacing import kept
 from mx_rec.ops.optimizers import (Gradients, Optimizer, OptimizerStep, optimizer_named,
                                     update)
 from mx_rec.optimizers.customized import CustomizedOptimizer  # noqa: F401  scripts import it here
@@ -300,11 +301,7 @@ def slot_owners(op: tf.Operation) -> Dict[str, Any]:
         By name of the slot, as in checkpoints, its user-written optimizer in this graph; None for a
         slot that optimizers of the package share.
     """
-    owners = getattr(op, _OWNERS, None)
-    if owners is None:
-        owners = {}
-        setattr(op, _OWNERS, owners)
-    return owners
+    return kept(op, _OWNERS)
 
 
 def apply_rows(step: OptimizerStep, group: List[Rows]) -> tf.Operation:

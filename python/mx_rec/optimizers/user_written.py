@@ -7,11 +7,12 @@
 """
 
 import re
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
 
+from mx_rec.edits.replacing import kept
 from mx_rec.ops import library
 from mx_rec.optimizers.base import adopt, slot_owners
 from mx_rec.optimizers.row_checks import RowChecks, runs_before
@@ -132,7 +133,7 @@ def make_slot(optimizer: Any, rows: UpdatedRows, name: str, initial: float) -> R
     Raises:
         NotImplementedError: If it is made in the midst of an update.
     """
-    slots = _slots_of(rows.table_op)
+    slots = kept(rows.table_op, _SLOTS)
     slot = slots.get((optimizer, name))
     if slot is None:
         if rows.held is not None:
@@ -156,7 +157,7 @@ def find_slot(optimizer: Any, variable: Any, name: str) -> Optional[RowsSlot]:
         name: Its name of the slot.
     """
     table = variable.table_op if isinstance(variable, RowsVariable) else variable.op
-    return _slots_of(table).get((optimizer, name))
+    return kept(table, _SLOTS).get((optimizer, name))
 
 
 def initial_of_tensor(rows: UpdatedRows, name: str, value: Any) -> float:
@@ -207,14 +208,6 @@ def slot_names_of(write: tf.Operation) -> List[str]:
     return [text for text in texts if text]
 
 
-def _slots_of(table: tf.Operation) -> Dict[Tuple[Any, str], RowsSlot]:
-    slots = getattr(table, _SLOTS, None)
-    if slots is None:
-        slots = {}
-        setattr(table, _SLOTS, slots)
-    return slots
-
-
 def _free_name(optimizer: Any, table: tf.Operation, name: str) -> str:
     """Returns a name for a slot that no other optimizer of the graph has in this table."""
     # Scripts number the names of a CustomizedOptimizer by its instances in the process.
@@ -248,7 +241,7 @@ def _update(optimizer: Any, grad: tf.IndexedSlices, rows: UpdatedRows) -> tf.Ope
     """Adds one update."""
     table = rows.table_op
     slots = list(rows.slots)
-    slots.extend(slot for (owner, _), slot in _slots_of(table).items()
+    slots.extend(slot for (owner, _), slot in kept(table, _SLOTS).items()
                  if owner is optimizer and slot not in slots)
     handle = table.outputs[1]
     names = [""] + [slot.slot_name for slot in slots]

@@ -96,7 +96,7 @@ def is_alone(nodes: Nodes, clipped: Clipped, pool: str, of_rows: Output, update:
         of_rows: The gradient of the rows.
         update: The names of the ops of the update.
     """
-    needed = _needed(nodes, [pool, of_rows[0]])
+    needed = nodes.upstream([pool, of_rows[0]], waits=True)
     waiting, seen = [clipped.rows[0]], {pool, of_rows[0]}
     while waiting:
         for use in nodes.all_uses(nodes.by_name[waiting.pop()]):
@@ -121,18 +121,6 @@ def is_alone(nodes: Nodes, clipped: Clipped, pool: str, of_rows: Output, update:
                 return False
             waiting.append(use.node.name)
     return True
-
-
-def _needed(nodes: Nodes, names: Any) -> Set[str]:
-    """Returns the names of nodes and of all that they read or wait for."""
-    seen, waiting = set(names), list(names)
-    while waiting:
-        name = waiting.pop()
-        for source in [one for one, _ in nodes.inputs.get(name, ())] + nodes.waits.get(name, []):
-            if source not in seen:
-                seen.add(source)
-                waiting.append(source)
-    return seen
 
 
 def _number(nodes: Nodes, output: Output) -> Optional[float]:

@@ -78,12 +78,15 @@ class Nodes:
         made_by, output = inputs[position]
         return self.by_name.get(made_by), output
 
-    def upstream(self, starts: Iterable[str]) -> Set[str]:
-        """Returns the names of nodes and of all whose data these depend on."""
+    def upstream(self, starts: Iterable[str], waits: bool = False) -> Set[str]:
+        """Returns the names of nodes and of all whose data these depend on, or that they wait for
+        as well."""
         seen = set(starts)  # type: Set[str]
         waiting = list(seen)
         while waiting:
-            for name, _ in self.inputs.get(waiting.pop(), []):
+            last = waiting.pop()
+            for name in [one for one, _ in self.inputs.get(last, ())] \
+                    + (self.waits.get(last, []) if waits else []):
                 if name not in seen:
                     seen.add(name)
                     waiting.append(name)
