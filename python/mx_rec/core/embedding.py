@@ -344,11 +344,12 @@ def _check_storage(options: TableOptions, use_dynamic_expansion: bool, is_shared
                     "written.", options.table_name)
 
 
-def ssd_directories(paths: Any) -> Tuple[str, ...]:
+def ssd_directories(paths: Any, is_shared: bool) -> Tuple[str, ...]:
     """Checks directories for rows on disk.
 
     Args:
         paths: A directory or several.
+        is_shared: Whether they are those of parameter servers, which check them themselves.
 
     Returns:
         Their absolute paths.
@@ -357,17 +358,8 @@ def ssd_directories(paths: Any) -> Tuple[str, ...]:
         ValueError: If one is no directory that this process may write to, or a symbolic link.
     """
     found = _directories(paths)
-    _check_directories(found, False)
+    _check_directories(found, is_shared)
     return found
-
-
-def server_directories(paths: Any) -> Tuple[str, ...]:
-    """Returns directories for rows on disk of parameter servers, which check them themselves.
-
-    Args:
-        paths: A directory or several.
-    """
-    return _directories(paths)
 
 
 def _directories(paths: Any) -> Tuple[str, ...]:

@@ -5,25 +5,21 @@ initializers; here the tables join, by a load that an initializer waits for. So 
 session is initialised, and neither where it is restored.
 """
 
-import os
 import re
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
-import numpy as np
 import tensorflow as tf
 
 from mx_rec.base.log import logger
 from mx_rec.checkpoint import tables
-from mx_rec.checkpoint.chains import chain_of
 from mx_rec.checkpoint.parts import name_of
 from mx_rec.checkpoint.sources import Source, sources_of
 from mx_rec.checkpoint.table_ops import refuse_namesake
 from mx_rec.core.table import Table
-from mx_rec.ops import library
 from mx_rec.state.table_variable import (TABLE_OP, is_table_variable, refuse_shared_tables,
                                          table_config_of, table_ops)
 from mx_rec.stock.convert import converted
-from mx_rec.stock.warm_start import HISTORY, VariableStarts
+from mx_rec.stock.warm_start import HISTORY, VariableStarts, load_table
 
 
 class _Start(NamedTuple):
@@ -299,11 +295,7 @@ def _loads(graph: tf.Graph, found: Dict[str, tf.Operation],
     with graph.as_default(), graph.control_dependencies(None), tf.device("/cpu:0"), \
             tf.compat.v1.name_scope("mx_rec_warm_start"):
         for name, start in starts.items():
-            parent, table = os.path.split(os.path.abspath(start.directory))
-            loads.append(library().mx_rec_load(
-                found[name].outputs[1],
-                _bytes("\0".join(os.path.join(link, table) for link in chain_of(parent))),
-                [_bytes("\0".join(start.slots))]).rows.op)
+            loads.append(load_table(found[name].outputs[1], start.directory, start.slots))
             logger.info("the table %r starts with the %d rows of %s and %s, unless training goes "
                         "on from a checkpoint.", name, start.rows, start.directory,
                         "the slots " + ", ".join(start.slots) if start.slots else "fresh slots")
@@ -328,7 +320,3 @@ def _run_when_initialised(graph: tf.Graph, loads: List[tf.Operation]) -> None:
     initializer = variable.initializer
     getattr(initializer, "op", initializer)._add_control_inputs(  # pylint: disable=protected-access
         loads)
-
-
-def _bytes(text: str) -> tf.Tensor:
-    return tf.constant(np.frombuffer(os.fsencode(text), np.uint8), tf.uint8)

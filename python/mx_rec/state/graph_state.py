@@ -104,15 +104,12 @@ class GraphState:
         with self._lock:
             return list(self._sessions)
 
-    def insertions_of(self, spec: FeatureSpec, is_training: bool) -> List[Insertion]:
-        """Returns the insertions of one mode that read `spec`."""
+    def insertions_of(self, spec: FeatureSpec,
+                      is_training: Optional[bool] = None) -> List[Insertion]:
+        """Returns the insertions that read `spec`, of one mode or, for None, of both."""
         return [insertion for insertion in self.insertions.values()
-                if insertion.is_training == is_training and spec.name in insertion.components]
-
-    def modes_of(self, spec: FeatureSpec) -> Set[bool]:
-        """Returns the modes (True: training) in which an insert function read `spec`."""
-        return {insertion.is_training for insertion in self.insertions.values()
-                if spec.name in insertion.components}
+                if is_training in (None, insertion.is_training)
+                and spec.name in insertion.components]
 
 
 def outermost_graph(graph: Optional[tf.Graph] = None) -> tf.Graph:

@@ -1,20 +1,19 @@
 """Applies the plan of stock/analysis.py to a graph: tables in the place of variables."""
 
-import hashlib
 from typing import (AbstractSet, Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set,
                     Tuple)
 
 import tensorflow as tf
 
 from mx_rec.base.log import logger
-from mx_rec.constants.constants import (DEFAULT_SEED, MAX_ROW_BUDGET,
-                                          MAX_VOCABULARY_SIZE)
-from mx_rec.core.embedding import server_directories, ssd_directories
+from mx_rec.constants.constants import MAX_ROW_BUDGET, MAX_VOCABULARY_SIZE
+from mx_rec.core.embedding import ssd_directories
+from mx_rec.core.initializers import table_seed
 from mx_rec.core.rows import row_storage
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
 from mx_rec.edits.replacing import replace_waiting
 from mx_rec.edits.wiring import (change_of, forbid_dropped_feeds, forget_variables, gate_of,
-                                 in_place_of, on_device)
+                                 in_place_of, on_device, replace_output)
 from mx_rec.ops import library
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
@@ -32,8 +31,8 @@ from mx_rec.stock.pieces import fuse
 from mx_rec.stock.retired import refuse_retired, retired_ops
 from mx_rec.stock.rows import Rows, SlotRows
 from mx_rec.stock.savers import ops_of, renewable_savers
-from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_op,
-                                      look_up_together, refuse_start, update_together)
+from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_op, refuse_start,
+                                      update_together)
 from mx_rec.stock.servers import HERE, Servers
 from mx_rec.tensorflow.graph_def import without_nodes
 
@@ -148,7 +147,10 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool, needs: Needs = 
         logger.info("the variable %s of shape %s is the table %s: %s%s.", plan.name, plan.shape,
                     plan.table, plan.reason, rows.rules.text(options.eviction_unit))
     on_servers = [rows for rows, _ in found if isinstance(rows, ServerRows)]
-    look_up_together(on_servers)
+    for rows in on_servers:
+        # Later ones are replaced in the order of the graph, as they may need earlier ones.
+        for lookup in rows.plan.lookups:
+            rows.look_up(rows.op(lookup.node), lookup.trains)
     update_together(graph, on_servers)
     fused = fuse(graph, [rows for rows, _ in found if not isinstance(rows, ServerRows)])
     done = converted(graph)
@@ -305,8 +307,8 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
     for penalty in plan.penalties:
         rows.penalize(penalty)
     rows.end()
-    for read in plan.reads:
-        rows.read(graph.get_operation_by_name(read))
+    for read in map(graph.get_operation_by_name, plan.reads):
+        replace_output(read, rows.value(read))
     if plan.table not in cleared:
         with graph.as_default(), graph.control_dependencies(None):
             cleared[plan.table] = clear_op(table, servers) if plan.on_servers else _clear(table)
@@ -385,8 +387,7 @@ def make_table(plan: StockVariable, options: StockTables = StockTables(),
     if plan.ids.is_lifted:
         rows = MAX_VOCABULARY_SIZE if options.memory_rows else MAX_ROW_BUDGET
     on_disk = max(rows - options.memory_rows, 0) if options.memory_rows else 0
-    check = server_directories if servers else ssd_directories
-    directories = check(options.ssd_data_path) if on_disk else ()
+    directories = ssd_directories(options.ssd_data_path, bool(servers)) if on_disk else ()
     settings_of_table = TableOptions(
         table_name=plan.table, key_dtype=tf.int64, dim=dim, initializer=None,
         device_vocabulary_size=rows - on_disk, host_vocabulary_size=0,
@@ -398,17 +399,10 @@ def make_table(plan: StockVariable, options: StockTables = StockTables(),
         admission_sketch_bytes=0 if servers else sketch_of(options, plan.name))
     settings = Settings._single_instance  # pylint: disable=protected-access
     physical = build_physical_table(
-        plan.table, settings_of_table, plan.initializer, _seed(plan.table), rows,
+        plan.table, settings_of_table, plan.initializer, table_seed(None, plan.table), rows,
         settings is not None and settings.is_incremental_checkpoint,
         servers, any_seed=True)  # type: PhysicalTable
     table = Table(settings_of_table, physical)
     table.ext_emb_size = dim * (1 + len(plan.slots))
     graph_state().tables[plan.table] = table
     return table
-
-
-def _seed(name: str) -> int:
-    """Returns the seed of a table's new rows: the same in every graph of one seed and name."""
-    seed = tf.compat.v1.get_default_graph().seed
-    text = "{}:{}".format(DEFAULT_SEED if seed is None else int(seed), name)
-    return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "little")

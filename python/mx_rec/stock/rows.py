@@ -166,10 +166,6 @@ class Rows:
         mark_positions(output.op, FUSED_ATTRIBUTE, [output.value_index])
         self.graph.prevent_feeding(output)
 
-    def read(self, op: tf.Operation) -> None:
-        """Replaces a read of the whole variable."""
-        replace_output(op, self.value(op))
-
     def value(self, op: tf.Operation) -> tf.Tensor:
         """Returns the whole variable as an op gives it, which is or copies or has changed it.
 

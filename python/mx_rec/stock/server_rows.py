@@ -110,18 +110,6 @@ class _Update(NamedTuple):
         return [self.rows.op(name) for name in self.step.ops]
 
 
-def look_up_together(variables: Sequence[ServerRows]) -> None:
-    """Replaces the gathers of variables.
-
-    Args:
-        variables: The variables.
-    """
-    for rows in variables:
-        # Later ones are replaced in the order of the graph, as they may need earlier ones.
-        for lookup in rows.plan.lookups:
-            rows.look_up(rows.op(lookup.node), lookup.trains)
-
-
 def update_together(graph: tf.Graph, variables: Sequence[ServerRows]) -> None:
     """Replaces the sparse updates of variables by updates on parameter servers.
 

@@ -479,13 +479,24 @@ class VariableStarts:
 def _load_op(one: ConvertedVariable, start: _Start) -> tf.Operation:
     """Adds the op that loads a table."""
     assert start.path is not None
-    parent, name = os.path.split(os.path.abspath(start.path))
     logger.info("the table %s starts with the rows of %s and %s, unless training goes on from a "
                 "checkpoint.", one.table.table_name, start.path,
                 "the slots " + ", ".join(start.slots) if start.slots else "fresh slots")
+    return load_table(one.table.handle, start.path, start.slots)
+
+
+def load_table(handle: tf.Tensor, path: str, slots: Sequence[str]) -> tf.Operation:
+    """Adds the op that loads a saved table.
+
+    Args:
+        handle: The table that takes its rows.
+        path: Its directory, of a whole save or of a delta.
+        slots: The slots that are loaded, and the history.
+    """
+    parent, name = os.path.split(os.path.abspath(path))
     return library().mx_rec_load(
-        one.table.handle, _bytes("\0".join(os.path.join(link, name) for link in chain_of(parent))),
-        [_bytes("\0".join(start.slots))]).rows.op
+        handle, _bytes("\0".join(os.path.join(link, name) for link in chain_of(parent))),
+        [_bytes("\0".join(slots))]).rows.op
 
 
 def _bytes(text: str) -> tf.Tensor:

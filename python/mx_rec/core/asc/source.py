@@ -77,7 +77,7 @@ def ids_of_spec(spec: FeatureSpec, is_training: bool, batch: Any, use_static: bo
                            "the entry {!r}".format(spec.index_key))
     if not state.insertions_of(spec, is_training):
         mode = "training" if is_training else "evaluation"
-        other = state.modes_of(spec)
+        other = state.insertions_of(spec)
         raise RuntimeError(
             "the feature {!r} was not read by an insert function for {}{}. Map "
             "get_asc_insert_func([spec, ...], is_training={}) over the dataset before the "
@@ -97,7 +97,7 @@ def _is_served(spec: FeatureSpec, is_training: bool, batch: Any, state: GraphSta
     So it is in graphs for export, whose batch is placeholders, and in graphs of their own for
     prediction. An insert function that has read the feature has to be one of the lookup's mode.
     """
-    return not is_training and not state.modes_of(spec) \
+    return not is_training and not state.insertions_of(spec) \
         and batch is not None and holder_of(batch, spec.index_key) is not None
 
 
