@@ -72,12 +72,11 @@ def with_next(dataset: Any, places: Sequence[int], last: Sequence[np.ndarray]) -
     return windows.map(tf.autograph.experimental.do_not_convert(pair))
 
 
-def pull_ahead(graph: tf.Graph, stitch: tf.Operation, pulls: Sequence[tf.Operation],
+def pull_ahead(stitch: tf.Operation, pulls: Sequence[tf.Operation],
                following: Next) -> tf.Operation:
     """Makes lookups read rows that the step before has pulled, and pull those of the next one.
 
     Args:
-        graph: The graph.
         stitch: What spreads their rows.
         pulls: The pull from each parameter server, of the request of the step.
         following: What the pipeline gives besides.
@@ -85,7 +84,7 @@ def pull_ahead(graph: tf.Graph, stitch: tf.Operation, pulls: Sequence[tf.Operati
     Returns:
         The op that forgets held rows; the iterator is to wait for it when it starts.
     """
-    with in_place_of(graph, stitch):
+    with in_place_of(stitch):
         handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=tf.TensorShape(None), container="",
                                         shared_name=stitch.name + "/held_rows", name="held_rows")
         forget = tf.raw_ops.AssignVariableOp(

@@ -141,12 +141,11 @@ def outputs_of(work: Moving) -> int:
     return 3 * len(work.ids) + 3 + int(work.is_ahead)
 
 
-def take_over(graph: tf.Graph, work: Moving, values: Sequence[tf.Tensor],
+def take_over(work: Moving, values: Sequence[tf.Tensor],
               following: Sequence[tf.Tensor]) -> List[tf.Operation]:
     """Makes lookups in the step take what the pipeline gives.
 
     Args:
-        graph: The graph.
         work: The lookups.
         values: What `prepare` gave, as it leaves the iterator.
         following: The requests of the next element, their sizes and the tag of the element, where
@@ -156,10 +155,10 @@ def take_over(graph: tf.Graph, work: Moving, values: Sequence[tf.Tensor],
         Ops that the iterator is to wait for when it starts.
     """
     if not work.is_ahead:
-        join(graph, work.splits, values)
+        join(work.splits, values)
         return []
-    pulls, stitch = join(graph, work.splits, values[:-1])
-    return [pull_ahead(graph, stitch, pulls, Next(values[-1], *following))]
+    pulls, stitch = join(work.splits, values[:-1])
+    return [pull_ahead(stitch, pulls, Next(values[-1], *following))]
 
 
 def no_request(work: Moving) -> List[np.ndarray]:

@@ -31,9 +31,9 @@ def share_requests(graph: tf.Graph, names: Sequence[str]) -> None:
     """
     splits = [graph.get_operation_by_name(name) for name in names]
     moves = all(may_move(split) for split in splits)
-    with in_place_of(graph, splits[0]):
+    with in_place_of(splits[0]):
         outputs = split_as(splits[0], [tensor for split in splits for tensor in split.inputs])
-    join(graph, splits, outputs)
+    join(splits, outputs)
     # A copy of the graph may be modified elsewhere.
     mark_movable(outputs[0].op, moves)
 
@@ -56,12 +56,11 @@ def split_as(split: tf.Operation, ids: Sequence[tf.Tensor]) -> List[tf.Tensor]:
     return list(made.requests.op.outputs)
 
 
-def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Tensor]
+def join(splits: Sequence[tf.Operation], values: Sequence[tf.Tensor]
          ) -> Tuple[List[tf.Operation], Any]:
     """Makes lookups take what one op made of the ids of all of them.
 
     Args:
-        graph: A graph that no session has run.
         splits: The ops that made the ids distinct; several can share requests.
         values: Outputs of an MxRecDistinctSplit of their ids, one lookup behind the other, or
             what hands them on.
@@ -77,7 +76,10 @@ def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Te
         replace_each(splits[0], values)
         return pulled, one
     count = sum(split.get_attr("N") for split in splits)
-    requests = _new_requests(graph, splits[0], values[3 * count], values[3 * count + 1])
+    with in_place_of(splits[0]):
+        requests = split_requests(
+            values[3 * count], values[3 * count + 1],
+            splits[0].get_attr("parts") // splits[0].get_attr("together"))
     stitches = [stitch_of(split) for split in splits]
     pulls = [pulls_of(split) for split in splits]
     pushes = [pushes_of(split) for split in splits]
@@ -90,7 +92,7 @@ def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Te
     for server, request in enumerate(requests if is_pulled else []):
         first = pulls[0][server]
         configs = sum((configs_of(one[server].inputs[0]) for one in pulls), [])
-        with in_place_of(graph, first):
+        with in_place_of(first):
             pulled.append(library().mx_rec_pull(
                 tf.constant(encode(configs), name="configs"), request, name="pull", **{
                     name: first.get_attr(name)
@@ -98,7 +100,7 @@ def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Te
                 packed=int(bool(row_dtypes))).rows.op)
     for server, group in enumerate(zip(*pushes)):
         for push in OrderedDict.fromkeys(one for several in group for one in several):
-            _push_together(graph, push, [one[server] for one in old], requests[server],
+            _push_together(push, [one[server] for one in old], requests[server],
                            pulled[server].outputs[BIRTHS] if is_pulled else None)
     start = 0
     for split in splits:
@@ -111,7 +113,7 @@ def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Te
     if not is_pulled:
         return [], None
     rows = [pull.outputs[ROWS] for pull in pulled]
-    with in_place_of(graph, stitches[0]):
+    with in_place_of(stitches[0]):
         lists = [[], [], [], []]  # type: List[List[tf.Tensor]]
         for stitch in stitches:
             own = stitch.get_attr("N")
@@ -124,26 +126,24 @@ def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Te
     for stitch in stitches:
         own = stitch.get_attr("N")
         replace_each(stitch, made[start:start + own])
-        _keep_by_name(graph, stitch, made[start:start + own], splits[0].get_attr("parts"))
+        _keep_by_name(stitch, made[start:start + own], splits[0].get_attr("parts"))
         start += own
     return pulled, made[0].op
 
 
-def _keep_by_name(graph: tf.Graph, stitch: tf.Operation, found: Sequence[tf.Tensor],
-                  parts: int) -> None:
+def _keep_by_name(stitch: tf.Operation, found: Sequence[tf.Tensor], parts: int) -> None:
     """Makes an op that was replaced give what took its place, to whoever fetches it by its name.
 
     Its own pull would not be ordered before the update of the same run.
 
     Args:
-        graph: The graph.
         stitch: The op, whose outputs nothing reads any more.
         found: What is in their places.
         parts: How many parts tables have.
     """
     count = len(found)
     values = []  # type: List[List[tf.Tensor]]
-    with in_place_of(graph, stitch):
+    with in_place_of(stitch):
         for value in found:
             # As if each id were a key of its own, and all of the first part.
             rows = tf.reshape(value, [-1, int(value.shape[-1])])
@@ -168,25 +168,16 @@ class _Pushed(NamedTuple):
     counts: List[tf.Tensor]
 
 
-def _new_requests(graph: tf.Graph, split: tf.Operation, requests: tf.Tensor,
-                  sizes: tf.Tensor) -> List[tf.Tensor]:
-    """The request for each parameter server, in the place of those of `split`."""
-    with in_place_of(graph, split):
-        return split_requests(requests, sizes,
-                              split.get_attr("parts") // split.get_attr("together"))
-
-
-def join_pushes(graph: tf.Graph, pushes: Sequence[tf.Operation]) -> tf.Operation:
+def join_pushes(pushes: Sequence[tf.Operation]) -> tf.Operation:
     """Adds the op that updates what several do on one parameter server; nothing waits for it.
 
     Args:
-        graph: A graph; no session has run these updates.
-        pushes: The updates, of one optimizer with the same numbers.
+        pushes: The updates, of one optimizer with the same numbers; no session has run them.
 
     Returns:
         The op.
     """
-    return _push(graph, pushes, sum((_pushed_by(push) for push in pushes), []))
+    return _push(pushes, sum((_pushed_by(push) for push in pushes), []))
 
 
 def gradients_by(update: tf.Operation) -> int:
@@ -194,7 +185,7 @@ def gradients_by(update: tf.Operation) -> int:
     return int((_pack_of(update) if update.type == PUSH else update).get_attr("N"))
 
 
-def _push_together(graph: tf.Graph, push: tf.Operation, old: List[tf.Tensor], request: tf.Tensor,
+def _push_together(push: tf.Operation, old: List[tf.Tensor], request: tf.Tensor,
                    births: Optional[tf.Tensor]) -> None:
     """Makes an update take one request instead of several; None: the births stay those it has."""
     several = _pushed_by(push)
@@ -203,7 +194,7 @@ def _push_together(graph: tf.Graph, push: tf.Operation, old: List[tf.Tensor], re
         raise ValueError("the update {!r} takes {} of the requests {}".format(
             push.name, len(places), [value.name for value in old]))
     joined = [several[at] for at in places]
-    with in_place_of(graph, push):
+    with in_place_of(push):
         config = tf.constant(encode(sum((configs_of(one.config) for one in joined), [])),
                              name="configs")
     members = [one for at, one in enumerate(several) if at not in places]
@@ -211,7 +202,7 @@ def _push_together(graph: tf.Graph, push: tf.Operation, old: List[tf.Tensor], re
     members.insert(sum(at not in places for at in range(places[0])), _Pushed(
         config, request, joined[0].births if births is None else births,
         sum((one.grads for one in joined), []), sum((one.counts for one in joined), [])))
-    replace_each(push, _push(graph, [push], members).outputs)
+    replace_each(push, _push([push], members).outputs)
 
 
 def _pushed_by(push: tf.Operation) -> List[_Pushed]:
@@ -232,21 +223,20 @@ def _pack_of(push: tf.Operation) -> tf.Operation:
     return push.inputs[3 * push.get_attr("N")].op
 
 
-def _push(graph: tf.Graph, pushes: Sequence[tf.Operation],
-          members: Sequence[_Pushed]) -> tf.Operation:
+def _push(pushes: Sequence[tf.Operation], members: Sequence[_Pushed]) -> tf.Operation:
     """Adds an update in the place of others, and waits for what these wait for."""
     first, packs = pushes[0], [_pack_of(push) for push in pushes]
     # Constants of configurations that are put together wait for nothing any more.
     waiting = packs + [one.config.op for push in pushes for one in _pushed_by(push)]
-    with in_place_of(graph, packs[0]), _waiting_also(packs[0], waiting):
+    with in_place_of(packs[0]), _waiting_also(packs[0], waiting):
         packed = library().mx_rec_pack_gradients(
             sum((one.grads for one in members), []), sum((one.counts for one in members), []),
             part=packs[0].get_attr("part"), count=packs[0].get_attr("count"), name="pack")
     attributes = {name: value for name, value in first.node_def.attr.items()
                   if not name.startswith("_")}
     attributes["N"] = attr_value_pb2.AttrValue(i=len(members))
-    with in_place_of(graph, first), _waiting_also(first, pushes):
-        return graph.create_op(
+    with in_place_of(first), _waiting_also(first, pushes):
+        return first.graph.create_op(
             first.type, [one.config for one in members] + [one.request for one in members]
             + [one.births for one in members] + [packed] + [first.inputs[-1]],
             dtypes=[tf.int64], name="push", attrs=attributes)

@@ -36,13 +36,13 @@ def kept(owner: Any, name: str) -> Dict[Any, Any]:
 
 
 @contextlib.contextmanager
-def in_place_of(graph: tf.Graph, op: tf.Operation) -> Iterator[None]:
+def in_place_of(op: tf.Operation) -> Iterator[None]:
     """A context in which ops are made that take the place of `op`.
 
     Args:
-        graph: The graph of the op.
         op: Any op.
     """
+    graph = op.graph
     with graph.as_default(), graph.control_dependencies(None), \
             graph.control_dependencies(op.control_inputs), tf.device(op.device), \
             tf.name_scope(op.name + "/"):
@@ -172,19 +172,18 @@ def mark_positions(op: tf.Operation, attribute: str, positions: Iterable[int]) -
         attribute, attr_value_pb2.AttrValue(list=value))
 
 
-def pass_on(graph: tf.Graph, op: tf.Operation, tensor: tf.Tensor,
+def pass_on(op: tf.Operation, tensor: tf.Tensor,
             waits: Iterable[tf.Operation]) -> tf.Tensor:
     """Returns a tensor as one whose shape is not known, which may stand for one of any shape.
 
     TensorFlow lets an op read another tensor in the place of one only if their shapes agree.
 
     Args:
-        graph: The graph.
         op: The op in whose place it stands.
         tensor: The tensor.
         waits: Ops that it waits for, besides.
     """
-    with in_place_of(graph, op), tf.control_dependencies(list(waits)):
+    with in_place_of(op), tf.control_dependencies(list(waits)):
         value = tf.compat.v1.placeholder_with_default(tensor, None, name=FUSED_NAME)
     forbid_feeding(value.op, [0])
     return value

@@ -132,7 +132,7 @@ def _planned(file: GraphFile) -> Tuple[Plan, str]:
     counts = Counts(graph)
     with extensible(graph):
         # An earlier pass may have joined them.
-        take_apart(graph, graph.get_operations())
+        take_apart(graph.get_operations())
         plan = make_plan(serialized(graph), ops, graph=graph)
         pass_over(graph)
     return plan, text.format(counts.text())

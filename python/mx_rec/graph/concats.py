@@ -54,7 +54,7 @@ def _concatenate(op: tf.Operation, readers: List[tf.Operation],
     for reader in readers:
         waits.extend(reader.control_inputs)
     lists = [list(part) for part in zip(*inputs)]
-    with in_place_of(op.graph, op), tf.control_dependencies(waits), tf.device(readers[0].device):
+    with in_place_of(op), tf.control_dependencies(waits), tf.device(readers[0].device):
         whole, = read_rows(*lists, is_whole=True, name=FUSED_NAME)
     replace_each(op, [whole])
     return whole.op
@@ -67,10 +67,10 @@ def _replace_gradient(graph: tf.Graph, read: tf.Operation, tensor: tf.Tensor,
     waits = [graph.get_operation_by_name(name) for name in columns.waits]
     # The shapes of the parts, which the slices take, come after the rows; the whole may not.
     waits.append(read)
-    shapeless = pass_on(graph, tensor.op, whole, waits)
+    shapeless = pass_on(tensor.op, whole, waits)
     for name in columns.readers:
         reader = graph.get_operation_by_name(name)
-        with in_place_of(graph, reader):
+        with in_place_of(reader):
             reduced = library().mx_rec_reduce_columns(
                 shapeless, reader.inputs[1], reader.inputs[2], first=columns.first,
                 dim=columns.dim, name=FUSED_NAME)

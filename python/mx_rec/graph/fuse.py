@@ -166,7 +166,7 @@ def pass_over(graph: tf.Graph, first: int = 0) -> None:
               if op.type == SPLIT_OP and op.outputs[0].consumers()]
     if not found and len(splits) < 2:
         return
-    take_apart(graph, found)
+    take_apart(found)
     try:
         # A graph of more than 2 GB has no GraphDef.
         before = serialized(graph)

@@ -105,7 +105,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
                        "graph stays as it is. Modify it before the first session.run.")
         return
     settle_timestamp(graph)
-    take_apart(graph, graph.get_operations())
+    take_apart(graph.get_operations())
     before = serialized(graph)
     plan = make_plan(before, graph=graph)
     plan = plan._replace(lookups=[

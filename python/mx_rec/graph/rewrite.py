@@ -88,7 +88,7 @@ def rewrite(graph: tf.Graph, iterator: Record, lookups: Sequence[Record],
     replace_each(get_next, values[:len(components)])
     computed, prepared, requests, following = extension.split(values[len(components):])
     for work, outputs, behind in zip(shared, requests, following):
-        for op in clusters.take_over(graph, work, outputs, behind):
+        for op in clusters.take_over(work, outputs, behind):
             for initializer in initializers:
                 initializer._add_control_input(op)  # pylint: disable=protected-access
     for lookup in split:
@@ -247,7 +247,7 @@ def _take_over(op: tf.Operation, lookup: Record, computed: Dict[str, tf.Tensor],
             op._update_input(position, computed[lookup.ids])  # pylint: disable=protected-access
         return
     offsets, inverse = prepared[lookup.node]
-    with in_place_of(op.graph, op):
+    with in_place_of(op):
         claimed = resolve([op.inputs[0]], [computed.get(lookup.ids, op.inputs[1])],
                           Resolved([offsets], [inverse]), limit=op.get_attr("limit"), name="claim")
     replace_each(op, claimed.of(0))

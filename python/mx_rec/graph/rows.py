@@ -48,7 +48,7 @@ def replace_shapes(constants: Constants, shapes: Sequence[tf.Operation],
     for op in shapes:
         if not any(output.consumers() for output in op.outputs):
             continue
-        with in_place_of(op.graph, op), tf.control_dependencies(list(waits)):
+        with in_place_of(op), tf.control_dependencies(list(waits)):
             values = [_shape(constants, known, op, tensor) for tensor in op.inputs]
         replace_each(op, values)
 

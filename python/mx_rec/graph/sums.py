@@ -37,7 +37,7 @@ class _Rows:
         self.gradients = [(graph.get_tensor_by_name(one.tensor), one) for one in planned.gradients]
         self.none = constants.of([], tf.float32, self.op.device)
         weights = planned.weights and graph.get_tensor_by_name(planned.weights.tensor)
-        with in_place_of(graph, self.op):
+        with in_place_of(self.op):
             self.ends = library().mx_rec_bag_ends(self.ids, name="ends")
             self.weights = self.none if weights is None else tf.squeeze(
                 weights, [planned.weights.axis], name="weights")
@@ -99,7 +99,7 @@ def _pooled(several: Sequence[_Rows]) -> List[tf.Tensor]:
     lists = {name: [rows.inputs[name] for rows in several] for name in several[0].inputs
              if name != "absent"}
     bags = [[getattr(rows, name) for rows in several] for name in ("ends", "weights", "none")]
-    with in_place_of(first.graph, first):
+    with in_place_of(first):
         if first.type == FIND:
             absent = [rows.inputs.get("absent") for rows in several]
             return find_rows(*lists.values(), absent, bags, name=FUSED_NAME)
@@ -117,7 +117,7 @@ def _sums(rows: _Rows, pooled: tf.Tensor) -> List[Tuple[tf.Operation, tf.Tensor]
         op = rows.graph.get_operation_by_name(one.node)
         waits, value = _waits(op, rows), pooled
         if waits or one.combiner == "mean" or one.keep_dims or value.name in used:
-            with in_place_of(rows.graph, op), tf.control_dependencies(waits):
+            with in_place_of(op), tf.control_dependencies(waits):
                 if one.combiner == "mean":
                     value = tf.realdiv(value, _length(rows.ids), name="mean")
                 if one.keep_dims:
@@ -158,11 +158,11 @@ def _replace_gradient(rows: _Rows, reader_of_bags: tf.Operation, tensor: tf.Tens
     # read. One of each bag may be a constant.
     waits = [rows.graph.get_operation_by_name(name) for name in gradient.waits]
     waits.append(reader_of_bags)
-    with in_place_of(rows.graph, tensor.op), tf.control_dependencies(waits):
+    with in_place_of(tensor.op), tf.control_dependencies(waits):
         of_bags = _of_bags(rows, gradient.repeated)
     for name in gradient.readers:
         reader = rows.graph.get_operation_by_name(name)
-        with in_place_of(rows.graph, reader), tf.control_dependencies(waits):
+        with in_place_of(reader), tf.control_dependencies(waits):
             reduced = library().mx_rec_reduce_pooled(
                 of_bags, reader.inputs[1], rows.ends, rows.weights, rows.none, [], [],
                 reader.inputs[2], name=FUSED_NAME)

@@ -23,11 +23,10 @@ _ATTRIBUTES = {ID_OFFSET: ("T", "create", "limit"), FIND: ("T",), READ: (),
 _VECTORS = {"rows", "combiners"}
 
 
-def take_apart(graph: tf.Graph, ops: Iterable[tf.Operation]) -> None:
+def take_apart(ops: Iterable[tf.Operation]) -> None:
     """Gives each lookup of an op for many tables an op of its own, but for prepared ones.
 
     Args:
-        graph: The graph.
         ops: Ops that no session has run.
     """
     for op in ops:
@@ -36,7 +35,7 @@ def take_apart(graph: tf.Graph, ops: Iterable[tf.Operation]) -> None:
                 or op.type == READ and op.get_attr("M") == 1:
             continue
         lists = lists_of(op)
-        with in_place_of(graph, op):
+        with in_place_of(op):
             for name in _VECTORS.intersection(lists):
                 lists[name] = _numbers(lists[name][0], op.get_attr("N"))
             parts = [_made(op, {name: tensors[at:at + 1] for name, tensors in lists.items()},
@@ -57,7 +56,6 @@ class Together:
     """
 
     def __init__(self, graph: tf.Graph, planned: Iterable[Any]) -> None:
-        self._graph = graph
         self.groups = [group.nodes for group in planned]
         # The outputs of other ops that take the place of these become these tensor objects.
         self._outputs = {name: list(graph.get_operation_by_name(name).outputs)
@@ -95,7 +93,7 @@ class Together:
             # Those without have no rows of their own; find_rows says so for each table.
             given["absent"] = [tensor for lists in every for tensor in
                                lists["absent"] or [None] * len(lists["handles"])]
-        with in_place_of(self._graph, first):
+        with in_place_of(first):
             _fill_norms(every, given)
             made = _made(first, given, "together")
         mark_movable(made[0].op, may_move(first))

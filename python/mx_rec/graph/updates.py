@@ -52,7 +52,7 @@ class Updating:
         made = []  # type: List[Tuple[tf.Operation, List[tf.Operation]]]
         for ops, ends in map(self._ops_of, self._groups):
             if ops[0].type == PUSH:
-                joined = join_pushes(self._graph, ops)
+                joined = join_pushes(ops)
                 for op in ops:
                     replace_waiting(op, [joined])
                 made.append((joined, ops + ends))
