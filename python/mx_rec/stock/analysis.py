@@ -23,7 +23,7 @@ from mx_rec.stock.nodes import VARIABLES, Nodes, Output, shape_of
 from mx_rec.stock.options import (StockTables, is_chosen, is_unlimited, row_dtype_of,
                                   slot_dtype_of, thresholds_of)
 from mx_rec.stock.parts import (Part, Placement, SavedPlace, are_together, parts_of,
-                                placement_of, with_all_parts, with_one_step, with_one_table)
+                                placement_of, with_parts)
 from mx_rec.stock.uses import SUMMARIES, Stays, Uses, check_reads, is_idle
 from mx_rec.stock.values import Affine, affine_value, describe
 
@@ -257,9 +257,8 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
         except Stays as why:
             plan = _staying(node.name, shape, str(why))
         planned.append(plan)
-    plans = with_one_table([plan for plan in planned if plan.name not in slots], together)
-    plans = with_one_step(nodes, plans, together)
-    plans = with_all_parts(plans, parts, {name for name in names if names[name] in known_parts})
+    plans = with_parts(nodes, [plan for plan in planned if plan.name not in slots], parts, together,
+                       {name for name in names if names[name] in known_parts})
     return _with_ids(nodes, plans, options, known or set(), dense or set(), only_known) \
         if decides_ids else plans
 

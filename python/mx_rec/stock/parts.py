@@ -147,48 +147,36 @@ def _joined(names: List[str], shapes: Dict[str, List[int]],
     return found
 
 
-def with_one_table(plans: Sequence[Any], parts: Dict[str, Optional[Part]]) -> List[Any]:
+def with_parts(nodes: Nodes, plans: Sequence[Any], parts: Dict[str, Optional[Part]],
+               together: Dict[str, Optional[Part]], tables: Set[str]) -> List[Any]:
     """Gives the parts of each partitioned variable one table, or none.
 
-    Args:
-        plans: stock.analysis.StockVariable of all variables.
-        parts: The parts whose rows are to be in one table.
-
-    Returns:
-        The plans.
-    """
-    by_name = {plan.name: plan for plan in plans}
-    found = []  # type: List[Any]
-    for plan in plans:
-        part = parts.get(plan.name)
-        if part is not None and plan.converts:
-            others = [by_name.get(name) for name in part.names]
-            reason = _difference(plan, others)
-            if reason:
-                plan = plan.staying(reason)
-            else:
-                plan = plan._replace(
-                    table=others[0].table, part=part, pieces=None,
-                    reason="{}, with all {} parts in one table".format(plan.reason, len(others)))
-        found.append(plan)
-    return found
-
-
-def with_all_parts(plans: Sequence[Any], parts: Dict[str, Optional[Part]],
-                   tables: Set[str]) -> List[Any]:
-    """Lets a part of a variable stay if another part of it does.
-
-    Checkpoints have the parts that stay by the name of the whole variable, which nothing can read
-    without the others.
+    Parts that share a table stay if no one step of Adam is a step of all of them. Such a step
+    changes all rows of the table: a run may not make one with some parts alone, nor with other
+    numbers for some. A part of a variable also stays if another part of it does: checkpoints have
+    the parts that stay by the name of the whole variable, which nothing can read without the
+    others.
 
     Args:
+        nodes: The graph.
         plans: stock.analysis.StockVariable of all variables.
         parts: The parts of variables.
+        together: Those whose rows are to be in one table.
         tables: Names of variables that a checkpoint has as tables, whose layout stays.
 
     Returns:
         The plans.
     """
+    by_name = {plan.name: plan for plan in plans}
+    plans = [_with_one_table(plan, together[plan.name], by_name)
+             if plan.converts and together.get(plan.name) is not None else plan for plan in plans]
+    stepping = {plan.name: plan for plan in plans
+                if plan.kind and optimizer_named(plan.kind).changes_all_rows}
+    waiting = {name: [_waiting(nodes, step.ops) for step in plan.updates]
+               for name, plan in stepping.items()}
+    plans = [_with_one_step(nodes, plan, together[plan.name], stepping, waiting)
+             if plan.name in stepping and together.get(plan.name) is not None else plan
+             for plan in plans]
     converts = {plan.name for plan in plans if plan.converts}
     found = []  # type: List[Any]
     for plan in plans:
@@ -201,41 +189,29 @@ def with_all_parts(plans: Sequence[Any], parts: Dict[str, Optional[Part]],
     return found
 
 
-def with_one_step(nodes: Nodes, plans: Sequence[Any],
-                  parts: Dict[str, Optional[Part]]) -> List[Any]:
-    """Lets parts that share a table stay if no one step of Adam is a step of all of them.
+def _with_one_table(plan: Any, part: Part, by_name: Dict[str, Any]) -> Any:
+    """Returns the plan of a part that is to share the table of all."""
+    others = [by_name.get(name) for name in part.names]
+    reason = _difference(plan, others)
+    return plan.staying(reason) if reason else plan._replace(
+        table=others[0].table, part=part, pieces=None,
+        reason="{}, with all {} parts in one table".format(plan.reason, len(others)))
 
-    A step of Adam and its like changes all rows of the table: a run may not make one with some
-    parts alone, nor with other numbers for some.
 
-    Args:
-        nodes: The graph.
-        plans: stock.analysis.StockVariable of all variables.
-        parts: The parts whose rows are to be in one table.
-
-    Returns:
-        The plans.
-    """
-    by_name = {plan.name: plan for plan in plans
-               if plan.kind and optimizer_named(plan.kind).changes_all_rows}
-    waiting = {name: [_waiting(nodes, step.ops) for step in plan.updates]
-               for name, plan in by_name.items()}
-    found = []  # type: List[Any]
-    for plan in plans:
-        part = parts.get(plan.name) if plan.name in by_name else None
-        for name in part.names if part is not None else ():
-            reason = ""
-            if waiting.get(name) != waiting[plan.name] or not all(waiting[name]):
-                reason = "its parts are not always updated together"
-            elif not all(_have_same_numbers(nodes, *pair)
-                         for pair in zip(plan.updates, by_name[name].updates)):
-                reason = "its part {} is updated with other numbers".format(name)
-            if reason:
-                plan = plan.staying("its optimizer ({}) changes all rows of a variable in each "
-                                    "step, and {}".format(plan.kind, reason))
-                break
-        found.append(plan)
-    return found
+def _with_one_step(nodes: Nodes, plan: Any, part: Part, stepping: Dict[str, Any],
+                   waiting: Dict[str, List[Set[str]]]) -> Any:
+    """Returns the plan of a part, each of whose updates has to be a step of all parts."""
+    for name in part.names:
+        reason = ""
+        if waiting.get(name) != waiting[plan.name] or not all(waiting[name]):
+            reason = "its parts are not always updated together"
+        elif not all(_have_same_numbers(nodes, *pair)
+                     for pair in zip(plan.updates, stepping[name].updates)):
+            reason = "its part {} is updated with other numbers".format(name)
+        if reason:
+            return plan.staying("its optimizer ({}) changes all rows of a variable in each step, "
+                                "and {}".format(plan.kind, reason))
+    return plan
 
 
 def _have_same_numbers(nodes: Nodes, one: Step, other: Step) -> bool:

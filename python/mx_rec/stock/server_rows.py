@@ -132,7 +132,7 @@ def update_together(graph: tf.Graph, variables: Sequence[ServerRows]) -> None:
     together = OrderedDict()  # type: Dict[Tuple[str, int], List[_Update]]
     for one in updates:
         # A push that changes all rows is a step of a table: one of all parts of a variable, whose
-        # numbers are the same (stock.parts.with_one_step).
+        # numbers are the same (stock.parts.with_parts).
         is_whole = optimizer_named(one.step.kind).changes_all_rows
         name = one.rows.table.table_name if is_whole else one.rows.plan.name
         together.setdefault((name, one.at), []).append(one)
