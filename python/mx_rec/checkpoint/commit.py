@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from mx_rec import plugin
 from mx_rec.base.log import logger
-from mx_rec.checkpoint import sealed
 from mx_rec.checkpoint.chains import MANIFEST, is_delta, other_kind, read_manifest
 
 # Is told of each step on the disk before it is taken, and what it is about; returns 0, or the
@@ -106,14 +105,12 @@ def listed_tables(directory: str) -> Optional[List[str]]:
     Raises:
         ValueError: If the manifest is damaged.
     """
-    path = os.path.join(directory, MANIFEST)
+    manifest = read_manifest(directory)
     try:
-        with open(path, encoding="utf-8") as file:
-            return [str(table["name"]) for table in sealed.loads(file.read())["tables"]]
-    except FileNotFoundError:
-        return None
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError("{} is no manifest: {}".format(path, error)) from error
+        return [str(table["name"]) for table in manifest["tables"]] if manifest else None
+    except (KeyError, TypeError) as error:
+        raise ValueError("{} is no manifest: {}".format(
+            os.path.join(directory, MANIFEST), error)) from error
 
 
 def recover(directory: str) -> None:

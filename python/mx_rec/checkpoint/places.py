@@ -6,7 +6,7 @@ from typing import Any, List, NamedTuple, Optional
 
 from mx_rec.checkpoint import sealed
 from mx_rec.checkpoint.chains import (DELTA_PREFIX, MANIFEST, chain_of, dense_of, is_delta,
-                                      tables_directory)
+                                      step_of, tables_directory)
 from mx_rec.checkpoint.paths import SPARSE_PREFIX
 
 TABLE = "table"
@@ -107,7 +107,7 @@ def find_place(path: str) -> Place:
             base = base if os.path.basename(holder).startswith(_PARTS) else name
             faults = []  # type: List[Any]
             chain = _chain(holder, faults) if is_delta(holder) else [base]
-            only = Checkpoint(base, _step(base), path, [SavedTable(name, path)], None, False,
+            only = Checkpoint(base, step_of(base), path, [SavedTable(name, path)], None, False,
                               faults, chain, is_delta(holder))
             return Place(TABLE, path, [only], [])
         if name.startswith(_PARTS) or _tables(path):
@@ -172,7 +172,7 @@ def _checkpoint(directory: str, newest: bool = False) -> Checkpoint:
             if extra not in listed:
                 faults.append((os.path.join(directory, extra),
                                "the manifest of the checkpoint does not list this table"))
-    return Checkpoint(name, _step(name), directory, tables, has_dense, newest, faults, chain,
+    return Checkpoint(name, step_of(name), directory, tables, has_dense, newest, faults, chain,
                       delta)
 
 
@@ -256,8 +256,3 @@ def _named_by_state(path: str) -> List[str]:
                 continue
             names.append(os.path.basename(os.fsdecode(raw)))
     return names
-
-
-def _step(name: str) -> Optional[int]:
-    match = re.search(r"-([0-9]+)$", name)
-    return int(match.group(1)) if match else None

@@ -340,7 +340,10 @@ def _build(request: LookupRequest, modify_graph: bool, group: str) -> tf.Tensor:
             mark_group(found.op, group)
             return tf.stop_gradient(found)
         if request.thresholds[0] >= 0:
-            offsets, inverse = _admitted(request, ids, modify_graph)
+            stamp = None if request.timestamp is None else as_int64(request.timestamp)
+            offsets, inverse = count_and_admit(table, ids, request.thresholds,
+                                               request.coefficient, stamp, request.limit)
+            mark_movable(offsets.op.inputs[1].op, modify_graph)
         else:
             offsets, inverse = resolve([table.handle], [ids], limit=request.limit).of(0)
             mark_movable(offsets.op, modify_graph)
@@ -405,16 +408,6 @@ def look_up_shared(requests: Sequence[LookupRequest], ids: Sequence[tf.Tensor],
     for one in results:
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, one)
     return results
-
-
-def _admitted(request: LookupRequest, ids: tf.Tensor,
-             modify_graph: bool) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Adds the ops that count ids and admit keys; returns offsets and inverse."""
-    stamp = None if request.timestamp is None else as_int64(request.timestamp)
-    offsets, inverse = count_and_admit(request.table, ids, request.thresholds,
-                                       request.coefficient, stamp, request.limit)
-    mark_movable(offsets.op.inputs[1].op, modify_graph)
-    return offsets, inverse
 
 
 def _with_default(request: LookupRequest, ids: tf.Tensor, inverse: tf.Tensor,

@@ -150,13 +150,13 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
         """Returns (handle, offsets, gradient) if the pair belongs to a table."""
         if is_table_variable(variable):
             rows = rows_of_variable(grad, variable)
-            adopt_by(variable.op, self, optimizer_named(self.rule))
+            adopt(variable.op, self, optimizer_named(self.rule))
             return rows
         if is_offsets(variable):
             rows = rows_of_offsets(grad, variable, self, self.by_address)
             table = table_op_of(rows[0])
             if table.type == TABLE_OP:
-                adopt_by(table, self, optimizer_named(self.rule))
+                adopt(table, self, optimizer_named(self.rule))
             return rows
         return None
 
@@ -246,21 +246,21 @@ def rows_of_offsets(grad: Any, offsets: tf.Tensor, optimizer: Any, by_address: b
     return handle, offsets, tf.convert_to_tensor(grad)
 
 
-def adopt(op: tf.Operation, optimizer: tf.compat.v1.train.Optimizer,
-          slot_names: Sequence[str], is_user_written: bool = False) -> None:
+def adopt(op: tf.Operation, optimizer: tf.compat.v1.train.Optimizer, by: Optional[Optimizer],
+          slot_names: Sequence[str] = ()) -> None:
     """Notes at the objects of the table that `op` makes that an optimizer updates its rows.
 
     Args:
         op: The op that makes the table.
         optimizer: The optimizer.
-        slot_names: Names of its slots, as in checkpoints.
-        is_user_written: Whether the slots are its own. All others share slots of one name.
+        by: Its rule, whose slots all optimizers by it share; None of a user-written one.
+        slot_names: Of a user-written one the names of its slots, as in checkpoints.
 
     Raises:
         ValueError: If a slot is that of a user-written optimizer of this graph.
     """
     owners = slot_owners(op)
-    for name in () if is_user_written else slot_names:
+    for name in () if by is None else by.slot_names:
         owner = owners.setdefault(name, None)
         if owner is not None:
             raise ValueError(
@@ -270,25 +270,9 @@ def adopt(op: tf.Operation, optimizer: tf.compat.v1.train.Optimizer,
                     type(owner).__name__))
     for table in graph_state(op.graph).tables.values():
         if table.variable.op is op:
+            dim = table.emb_size
             table.optimizer = optimizer
-            table.ext_emb_size = table.emb_size * (1 + len(slot_names))
-
-
-def adopt_by(op: tf.Operation, optimizer: tf.compat.v1.train.Optimizer, by: Optimizer) -> None:
-    """`adopt` for an optimizer whose rule is one of the plugin's.
-
-    Args:
-        op: The op that makes the table.
-        optimizer: The optimizer.
-        by: The rule.
-
-    Raises:
-        ValueError: As `adopt`.
-    """
-    adopt(op, optimizer, by.slot_names)
-    tables = [table for table in graph_state(op.graph).tables.values() if table.variable.op is op]
-    for table in tables:
-        table.ext_emb_size = table.emb_size + by.floats(table.emb_size)
+            table.ext_emb_size = dim + (dim * len(slot_names) if by is None else by.floats(dim))
 
 
 def slot_owners(op: tf.Operation) -> Dict[str, Any]:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from mx_rec.base.log import warn_once
 from mx_rec.edits.upstream import upstream
 from mx_rec.ops.optimizers import OptimizerStep, optimizer_named
-from mx_rec.optimizers.base import (adopt_by, apply_rows, is_offsets, rows_of_offsets,
+from mx_rec.optimizers.base import (adopt, apply_rows, is_offsets, rows_of_offsets,
                                     rows_of_variable, scalar)
 from mx_rec.optimizers.rows_variable import RowsVariable
 from mx_rec.optimizers.user_written import (RowsProcessor, UpdatedRows, find_slot,
@@ -225,7 +225,7 @@ def patched_apply_gradients(stock: Callable[..., tf.Operation], self: Any, grads
         for grad, variable in tables:
             _check(self, grad, variable)
         for _, variable in tables:
-            adopt_by(variable.op, self, optimizer_named(rule.name(self)))
+            adopt(variable.op, self, optimizer_named(rule.name(self)))
         pairs = _by_variable(pairs)
         setattr(self, _CALL, _Call([(grad, variable) for grad, variable in pairs
                                     if isinstance(variable, TableVariable)

@@ -272,7 +272,7 @@ def _update(optimizer: Any, grad: tf.IndexedSlices, rows: UpdatedRows) -> tf.Ope
         write = library().mx_rec_write_rows(handle, read.rows, fields, initial,
                                             [one.old for one in begun], [new for new, _ in ended],
                                             name="write")
-    adopt(table, optimizer, [slot.slot_name for slot in slots], is_user_written=True)
+    adopt(table, optimizer, None, [slot.slot_name for slot in slots])
     last = [op for _, ops in ended for op in ops]
     return tf.group(write.op, *last) if last else write.op
 

@@ -9,7 +9,6 @@ import os
 import re
 import threading
 import time
-import uuid
 import weakref
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set
 
@@ -70,11 +69,6 @@ def asking_for(kind: str) -> Iterator[None]:
 def asked_kind() -> Optional[str]:
     """Returns what `asking_for` asks for, None outside of it."""
     return getattr(_asked, "kind", None)
-
-
-def new_identity() -> str:
-    """Returns an id for the manifest of a save."""
-    return uuid.uuid4().hex
 
 
 def link_of(sess: Any, checkpoint: str, names: List[str]) -> Optional[Chain]:

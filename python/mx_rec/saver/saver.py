@@ -3,6 +3,7 @@
 import contextlib
 import os
 import time
+import uuid
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Union
 
 import tensorflow as tf
@@ -343,7 +344,7 @@ def _save_tables(sess: Any, operations: List[TableOps], checkpoint: str, dense: 
         staging = staging_of(directory)
     except (OSError, tf.errors.ResourceExhaustedError) as error:
         raise _named_error(error, operations) from error
-    more = {"id": incremental.new_identity()}  # type: Dict[str, Any]
+    more = {"id": uuid.uuid4().hex}  # type: Dict[str, Any]
     variables_of_tables = described_variables(converted(sess.graph, operations))
     if variables_of_tables:
         more[VARIABLES] = variables_of_tables

@@ -75,10 +75,6 @@ class KnownSaver:
         operations: The ops that it made, in the order of the graph; none if its ops were there, and
             it was made from a description of them.
         variables: The names of the variables' ops that these take.
-
-    Args:
-        saver: See the attribute.
-        operations: See the attribute.
     """
 
     def __init__(self, saver: Any, operations: List[tf.Operation]) -> None:

@@ -218,7 +218,7 @@ class LateOps:
 
 def _name_of(rows: Rows) -> str:
     """Returns the name of a variable's op."""
-    return rows.slot.variable if isinstance(rows, SlotRows) else rows.plan.name
+    return rows.plan.name if rows.slot is None else rows.slot.variable
 
 
 def _is_itself(tensor: tf.Tensor) -> bool:
@@ -251,7 +251,7 @@ def _check(rows: Rows, use: str) -> None:
         use: "changes", or lookups by "ids", or else a read of the whole.
     """
     plan = rows.plan
-    if plan.on_servers and (use == "changes" or isinstance(rows, SlotRows)):
+    if plan.on_servers and (use == "changes" or rows.slot is not None):
         raise _Cannot("the table is on parameter servers")
     if plan.ids.is_lifted and (plan.on_servers or (use and not plan.ids.keeps_rows)):
         raise _Cannot("the table is by ids without limits, which are not those of the variable")
@@ -259,14 +259,12 @@ def _check(rows: Rows, use: str) -> None:
 
 def _text(rows: Rows, op: tf.Operation, why: str) -> str:
     """Returns the text of the error of an op that cannot work on a table."""
-    name, is_what = _name_of(rows), "is"
-    if isinstance(rows, SlotRows):
-        is_what = "is a slot of"
     return "the variable {} {} the table {}, which {} ({}) cannot use: {}. Once the graph is " \
         "converted, assign, assign_add, assign_sub, scatter_update, scatter_add, scatter_sub, " \
         "gathers of rows and reads of the whole work. Make other ops before that, or leave the " \
         "variable's name out of init(stock_tables=...).".format(
-            name, is_what, rows.plan.table, op.name, op.type, why)
+            _name_of(rows), "is" if rows.slot is None else "is a slot of", rows.plan.table,
+            op.name, op.type, why)
 
 
 def _refuse(op: tf.Operation, text: str, positions: Sequence[int]) -> None:

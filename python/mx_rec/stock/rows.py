@@ -48,9 +48,11 @@ class Rows:
 
     Attributes:
         device: The device of ops in the place of others, "" for that of the task.
+        slot: Which slot of the rows these are, None if the embeddings.
     """
 
     device = ""
+    slot = None  # type: Optional[Slot]
 
     def __init__(self, graph: tf.Graph, plan: StockVariable, table: Table,
                  rules: RowRules = RowRules()) -> None:
@@ -320,9 +322,7 @@ class Rows:
 
     def field(self) -> Tuple[List[tf.Tensor], tf.Tensor]:
         """Returns which floats of a row these are, as the engine's ops take it, and their start."""
-        return self._field("", 0.0)
-
-    def _field(self, name: str, initial: float) -> Tuple[List[tf.Tensor], tf.Tensor]:
+        name, initial = ("", 0.0) if self.slot is None else (self.slot.name, self.slot.initial)
         return ([tf.constant(np.frombuffer(name.encode("utf-8"), np.uint8), name="field")],
                 tf.constant([initial], tf.float32, name="initial"))
 
@@ -349,10 +349,6 @@ class SlotRows(Rows):
     def __init__(self, rows: Rows, slot: Slot) -> None:
         super().__init__(rows.graph, rows.plan, rows.table, rows.rules)
         self.slot = slot
-
-    def field(self) -> Tuple[List[tf.Tensor], tf.Tensor]:
-        """Returns which floats of a row these are, as the engine's ops take it, and their start."""
-        return self._field(self.slot.name, self.slot.initial)
 
     def _find(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the slot of the rows of ids, what it starts at for ids without a row."""

@@ -240,11 +240,10 @@ class VariableStarts:
                 TensorFlow raises it for.
             tf.errors.DataLossError: If the files of a table do not fit together.
         """
-        if not source.directories and not self._by_part:
-            self._stock(source.checkpoint, source.variables, source.vocabulary, source.previous)
-            return
-        groups = _groups(self._graph, source)
-        wanted = self._wanted(source, groups)
+        groups, wanted = [], {}  # type: List[_Group], Dict[str, _Wanted]
+        if source.directories or self._by_part:
+            groups = _groups(self._graph, source)
+            wanted = self._wanted(source, groups)
         if not wanted and not self._by_part:
             self._stock(source.checkpoint, source.variables, source.vocabulary, source.previous)
             return

@@ -181,8 +181,8 @@ class _Functions:
 
     def markers_above_op(self, op: tf.Operation, intact: bool) -> Iterator[_Found]:
         """Yields the markers at and above a dataset op of the graph."""
-        functions = [attribute.name for attribute in map(_function_of(op), ("f", "dataset_factory"))
-                     if attribute is not None]
+        functions = [op.get_attr(key).name for key in ("f", "dataset_factory")
+                     if key in op.node_def.attr]
         node = _Node(op.type, [source.op for source in op.inputs
                                if source.dtype == tf.variant], functions)
         return self._above(node, intact, self.markers_above_op)
@@ -194,8 +194,7 @@ class _Functions:
             return
         nodes = {node.name: node for node in body.node_def}
         for result in body.ret.values():
-            for found in self._above_name(nodes, result, intact):
-                yield found
+            yield from self._above_name(nodes, result, intact)
 
     def _above_name(self, nodes: Dict[str, Any], source: str, intact: bool) -> Iterator[_Found]:
         node = nodes.get(source.split(":")[0])
@@ -210,17 +209,14 @@ class _Functions:
     def _above(self, node: _Node, intact: bool, visit: Any) -> Iterator[_Found]:
         markers = [marker for name in node.functions for marker in self._markers_in(name)]
         if markers:
-            for marker in markers:
-                yield _Found(marker, intact)
+            yield from (_Found(marker, intact) for marker in markers)
             return
         if node.kind in _FUNCTION_MAKES_DATASET:
             for name in node.functions:
-                for found in self.markers_of_result(name, intact):
-                    yield found
+                yield from self.markers_of_result(name, intact)
         kept = intact and node.kind in _KEEPS_COMPONENTS
         for source in node.inputs:
-            for found in visit(source, kept):
-                yield found
+            yield from visit(source, kept)
 
     def _markers_in(self, name: str) -> List[str]:
         """Returns the markers that a function holds in its own body."""
@@ -235,12 +231,3 @@ class _Functions:
             function = self._graph._get_function(name)  # pylint: disable=protected-access
             self._bodies[name] = None if function is None else function.definition
         return self._bodies[name]
-
-
-def _function_of(op: tf.Operation) -> Any:
-    """Returns a function that reads a function-valued attribute of `op`, None without it."""
-
-    def read(key: str) -> Any:
-        return op.get_attr(key) if key in op.node_def.attr else None
-
-    return read
