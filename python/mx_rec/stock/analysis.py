@@ -20,8 +20,7 @@ from mx_rec.stock.dense_updates import SAME_AS_SPARSE, NotByRows, Penalty, dense
 from mx_rec.stock.fused import Piece, gradients_of, pieces_of
 from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
 from mx_rec.stock.nodes import VARIABLES, Nodes, Output, shape_of
-from mx_rec.stock.options import (StockTables, is_chosen, is_unlimited, row_dtype_of,
-                                  slot_dtype_of, thresholds_of)
+from mx_rec.stock.options import StockTables, dtypes_of, names_it, thresholds_of
 from mx_rec.stock.parts import (Part, Placement, SavedPlace, are_together, parts_of,
                                 placement_of, with_parts)
 from mx_rec.stock.uses import SUMMARIES, Stays, Uses, check_reads, is_idle
@@ -244,7 +243,7 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
                 raise Stays("{} sets rows of it, which tables on parameter servers do not "
                             "know".format(plan.changes[0]))
             whole = node.name if part is None else part.names[0]
-            plan = _with_dtypes(plan, row_dtype_of(options, whole), slot_dtype_of(options, whole))
+            plan = _with_dtypes(plan, *dtypes_of(options, whole))
             if placement.job:
                 plan = _on_servers(plan)
             elif part is not None and plan.kind \
@@ -306,7 +305,7 @@ def _with_ids(nodes: Nodes, plans: List[StockVariable], options: StockTables, kn
     """Returns plans that say what becomes of the limits of ids."""
     asked = [plan for plan in plans if plan.converts and (
         table_name(plan.name, True) in known
-        or (is_unlimited(options, plan.name) and not only_known))]
+        or (names_it(options.unlimited_ids, plan.name) and not only_known))]
     kept = {name: "the checkpoint has its rows by ids with limits"
             for name in dense if table_name(name, True) not in known}
     found = {}  # type: Dict[str, IdLimits]
@@ -364,7 +363,7 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         raise Stays("nothing gathers rows of it{}".format(
             ", but {} reads it as a whole".format(uses.whole[0].name) if uses.whole else ""))
     if not is_known(node.name, known):
-        if not is_chosen(options, node.name):
+        if not names_it(options.names, node.name):
             raise Stays("no name of stock_tables matches it")
         if rows < options.least_rows:
             raise Stays("it has {} rows, fewer than {}".format(rows, options.least_rows))

@@ -211,70 +211,30 @@ def _expressions(argument: str, value: Any) -> List[str]:
     return list(names)
 
 
-def is_chosen(options: StockTables, name: str) -> bool:
-    """Returns whether the options name a variable.
-
-    Args:
-        options: From `checked_options`.
-        name: Name of the variable's op.
-    """
-    names = options.names  # type: Sequence[str]
-    return any(re.match(one, name) for one in names)
-
-
-def is_unlimited(options: StockTables, name: str) -> bool:
-    """Returns whether the ids of a variable are to lose their limits.
-
-    Args:
-        options: From `checked_options`.
-        name: Name of the variable's op.
-    """
-    names = options.unlimited_ids  # type: Any
-    return any(re.match(one, name) for one in names)
+def names_it(expressions: Any, name: str) -> bool:
+    """Returns whether `names` or `unlimited_ids` of checked options have a variable's name."""
+    return any(re.match(one, name) for one in expressions)
 
 
 def sketch_of(options: StockTables, name: str) -> int:
-    """Returns the bytes in which the table of a variable counts keys without rows, 0 for exactly.
-
-    Args:
-        options: From `checked_options`.
-        name: Name of the variable's op.
-    """
+    """Returns the bytes in which a variable's table counts keys without rows, 0 for exactly."""
     return _of_name(options.admission_sketch_bytes, name) or 0
 
 
-def row_dtype_of(options: StockTables, name: str) -> str:
-    """Returns as what the rows of the table of a variable are kept.
-
-    Args:
-        options: From `checked_options`.
-        name: Name of the variable's op.
-    """
-    return _of_name(options.row_dtype, name) or FLOAT32
-
-
-def slot_dtype_of(options: StockTables, name: str) -> str:
-    """Returns as what the slots of the table of a variable are kept.
-
-    Args:
-        options: From `checked_options`.
-        name: Name of the variable's op.
+def dtypes_of(options: StockTables, name: str) -> Tuple[str, str]:
+    """Returns as what rows and slots of the table of a variable are kept.
 
     Raises:
-        ValueError: If its rows are none of 2 bytes, and the slots are.
+        ValueError: If the rows are none of 2 bytes, and the slots are.
     """
-    slot_dtype = _of_name(options.slot_dtype, name) or FLOAT32
-    check_slot_dtype("stock_tables, variable {!r},".format(name), slot_dtype,
-                     row_dtype_of(options, name))
-    return slot_dtype
+    row_dtype, slot_dtype = (_of_name(value, name) or FLOAT32
+                             for value in (options.row_dtype, options.slot_dtype))
+    check_slot_dtype("stock_tables, variable {!r},".format(name), slot_dtype, row_dtype)
+    return row_dtype, slot_dtype
 
 
 def thresholds_of(options: StockTables, name: str) -> Tuple[int, int]:
     """Returns the access and the eviction threshold of a variable, -1 for none.
-
-    Args:
-        options: From `checked_options`.
-        name: Name of the variable's op.
 
     Raises:
         ValueError: If it has an eviction threshold and no access threshold.

@@ -12,7 +12,7 @@ from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
 from mx_rec.stock.analysis import HAS_SAVER, StockVariable, plan_variables
 from mx_rec.stock.convert import Needs, convert, saved_places
-from mx_rec.stock.options import StockTables, is_chosen
+from mx_rec.stock.options import StockTables, names_it
 from mx_rec.stock.savers import ops_of, renewable_savers
 from mx_rec.stock.servers import HERE, Servers, servers_of
 from mx_rec.stock.undo import undone_by_error
@@ -162,7 +162,7 @@ def _is_chosen(variable: Any, options: StockTables) -> bool:
     part = getattr(variable, "_save_slice_info", None)
     rows = variable.shape.as_list()[0] if part is None else part.full_shape[0]
     return rows is not None and rows >= max(options.least_rows, 2) \
-        and is_chosen(options, variable.op.name)
+        and names_it(options.names, variable.op.name)
 
 
 def _variables(graph: tf.Graph) -> List[Any]:
@@ -197,7 +197,7 @@ def _tell(graph: tf.Graph, options: StockTables, plans: List[StockVariable],
         return (plan.shape if place is None else place.shape)[0] >= options.least_rows
 
     chosen = [plan for plan in plans if plan.converts or (
-        is_chosen(options, plan.name) and has_rows(plan)
+        names_it(options.names, plan.name) and has_rows(plan)
         and not belongs_to_optimizer(plan.name))]
     _note(chosen)
     stays = [plan for plan in chosen if not plan.converts]
