@@ -193,6 +193,28 @@ def test_gradients_that_something_changes_take_the_rows_of_their_lookups(mx, cha
 
 
 @both
+@pytest.mark.parametrize("optimizer", ["adagrad", "sgd"])
+def test_variables_of_one_and_of_three_dimensions_share_the_ops_of_matrices(mx, optimizer, use_resource):
+    """Such as biases of users and items: each looked its ids up again, for an update of its own."""
+    v1 = tf.compat.v1
+    mx(stock_tables=".*")
+    seen = []
+
+    def build(ids, labels):
+        made = [v1.get_variable("w{}".format(at), shape, use_resource=use_resource) for at, shape in enumerate(
+            [[cases.ROWS, 4], [cases.ROWS], [cases.ROWS, 2, 3]])]
+        rows = [tf.reshape(tf.gather(one, ids), [tf.shape(ids)[0], 3 * size]) for one, size in zip(made, (4, 1, 6))]
+        loss = tf.reduce_mean(tf.square(tf.reduce_sum(tf.concat(rows, 1) * tf.linspace(-1.0, 1.0, 33), 1) - labels))
+        make = cases.optimizers().get(optimizer, lambda: v1.train.GradientDescentOptimizer(0.1))
+        seen.append(make().minimize(loss))
+        return loss, seen[-1], made
+
+    cases.expect_equal(build, ["w0", "w1", "w2"])
+    types = types_of(seen[-1])
+    assert types["MxRecUpdate"] == types["MxRecIdOffset of many"] == 1 and "MxRecIdOffset" not in types
+
+
+@both
 def test_a_gather_that_an_update_does_not_need_makes_no_rows_for_it(v1, graph, use_resource):
     """By the ids of an update, before it and after it."""
     variable, = variables(v1, use_resource, 1)

@@ -51,7 +51,7 @@ class _Lookup:
         if self.piece.bags is None:
             return True
         sparse = self.inputs[2].shape.as_list() if self.piece.bags.fill else [2]
-        return sparse == [2] and self.grad.shape.rank == 2
+        return sparse == [2] and self.grad.shape.rank == len(self.rows.plan.shape) == 2
 
     def fills(self) -> bool:
         """Whether a bag without ids touches the first row."""
@@ -130,7 +130,7 @@ def _lookups(rows: Rows) -> List[_Lookup]:
     """Returns the lookups whose gradients the update of a variable sums, none if it sums others or
     has to be replaced by itself."""
     plan = rows.plan
-    if len(plan.shape) != 2 or plan.part is not None or any(step.decays for step in plan.updates):
+    if plan.part is not None or any(step.decays for step in plan.updates):
         return []
     for pieces in (plan.pieces, plan.gradients):
         lookups = [_Lookup(rows, piece) for piece in pieces or ()]
@@ -189,8 +189,8 @@ def _apply(change: _Update) -> None:
     with in_place_of(ops[0], waits, [op.name for op in ops]):
         plain = [one for one in change.lookups if one.piece.bags is None]
         sums = {id(one): made for one, made in zip(plain, sums_of(
-            change.step, rows.plan.dim, [one.piece for one in plain],
-            [one.grad for one in plain], [one.found for one in plain]))}
+            rows.plan, change.step, [one.piece for one in plain], [one.grad for one in plain],
+            [one.found for one in plain]))}
         taken = []  # type: List[Tuple[tf.Tensor, ...]]
         for one in change.lookups:
             offsets, inverse, *bags = one.found
