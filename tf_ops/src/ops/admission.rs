@@ -61,14 +61,12 @@ impl OpKernel for Observe {
             HANDLE,
             IDS,
             Arg {
-                name: "weight",
-                dtype: "int32",
+                spec: "weight: int32",
                 shape: "()",
                 doc: "Factor of the occurrences, 0 or more.",
             },
             Arg {
-                name: "timestamp",
-                dtype: "int64",
+                spec: "timestamp: int64",
                 shape: "() or (0) or (1)",
                 doc:
                     "When the batch was made, in seconds since 1970 and 1..=4294967294; without a \
@@ -77,14 +75,12 @@ impl OpKernel for Observe {
         ],
         outputs: &[
             Arg {
-                name: "keys",
-                dtype: "int64",
+                spec: "keys: int64",
                 shape: "(u)",
                 doc: "The distinct keys, in order of first occurrence.",
             },
             Arg {
-                name: "places",
-                dtype: "int32",
+                spec: "places: int32",
                 shape: "(s...)",
                 doc: "For each id its place in keys; -1 for padding.",
             },
@@ -146,28 +142,24 @@ impl OpKernel for Admit {
         inputs: &[
             HANDLE,
             Arg {
-                name: "keys",
-                dtype: "int64",
+                spec: "keys: int64",
                 shape: "(v)",
                 doc: "Distinct keys from MxRecObserve.",
             },
             Arg {
-                name: "places",
-                dtype: "int32",
+                spec: "places: int32",
                 shape: "(s...)",
                 doc: "For each id its place in keys; -1 for padding.",
             },
         ],
         outputs: &[
             Arg {
-                name: "offsets",
-                dtype: "int64",
+                spec: "offsets: int64",
                 shape: "(u)",
                 doc: "Row numbers of the admitted keys, in the order of keys.",
             },
             Arg {
-                name: "inverse",
-                dtype: "int32",
+                spec: "inverse: int32",
                 shape: "(s...)",
                 doc: "For each id its place in offsets; -1 for padding and for keys that are not \
                       admitted.",
@@ -213,16 +205,14 @@ impl TableOp for SetThreshold {
         inputs: &[
             HANDLE,
             Arg {
-                name: "value",
-                dtype: "int32",
+                spec: "value: int32",
                 shape: "()",
                 doc: "The new threshold; 0: the threshold stays, and keys are not counted any \
                       more.",
             },
         ],
         outputs: &[Arg {
-            name: "output",
-            dtype: "int32",
+            spec: "output: int32",
             shape: "()",
             doc: "The value.",
         }],
@@ -257,8 +247,7 @@ impl TableOp for Evict {
               are free then, the system gets their memory back.",
         inputs: &[HANDLE],
         outputs: &[Arg {
-            name: "counts",
-            dtype: "int64",
+            spec: "counts: int64",
             shape: "(2)",
             doc: "Keys that went, and keys that are still known; both with those that never had a \
                   row, except in a table with admission_sketch_bytes.",
@@ -288,8 +277,7 @@ impl TableOp for Stats {
         doc: "What a table holds, and what has happened to it since it was made.",
         inputs: &[HANDLE],
         outputs: &[Arg {
-            name: "stats",
-            dtype: "int64",
+            spec: "stats: int64",
             shape: "(23)",
             doc: "Rows in use; the row budget; bytes of rows, of the index, of the history; rows \
                   for each thousand of the budget; distinct keys of training batches that had a \

@@ -55,8 +55,7 @@ impl OpKernel for RaggedBagEnds {
         name: "MxRecRaggedBagEnds",
         doc: "The bags of ragged ids: those of one row belong together.",
         inputs: &[Arg {
-            name: "row_splits",
-            dtype: "T",
+            spec: "row_splits: T",
             shape: "(k)",
             doc: "Where the rows begin, and where the last one ends; the first is 0.",
         }],
@@ -103,14 +102,12 @@ impl OpKernel for SparseBagEnds {
         doc: "The bags of sparse ids: those of one row belong together.",
         inputs: &[
             Arg {
-                name: "indices",
-                dtype: "int64",
+                spec: "indices: int64",
                 shape: "(n, 2)",
                 doc: "Where the ids stand in their matrix, in the order of the rows.",
             },
             Arg {
-                name: "dense_shape",
-                dtype: "int64",
+                spec: "dense_shape: int64",
                 shape: "(2)",
                 doc: "The shape of the matrix.",
             },
@@ -163,7 +160,7 @@ impl OpKernel for BagWeights {
             },
         ],
         outputs: &[Arg {
-            name: "checked",
+            spec: "checked: float",
             shape: "(s...)",
             doc: "The weights.",
             ..WEIGHTS

@@ -39,21 +39,18 @@ impl OpKernel for ClusterTable {
               of its keys. It makes no table: MxRecPartInit does.",
         inputs: &[
             Arg {
-                name: "config",
-                dtype: "uint8",
+                spec: "config: uint8",
                 shape: "(n)",
                 doc: "The configuration of the whole table, as MxRecTable takes it.",
             },
             Arg {
-                name: "like",
-                dtype: "float",
+                spec: "like: float",
                 shape: "(0, dim)",
                 doc: "No row; its shape states dim.",
             },
         ],
         outputs: &[Arg {
-            name: "variable",
-            dtype: "float",
+            spec: "variable: float",
             shape: "(0, dim)",
             doc: "What lookups take and gradients are taken of.",
         }],
@@ -80,21 +77,18 @@ impl OpKernel for ClusterTable {
 }
 
 const KEYS: Arg = Arg {
-    name: "keys",
-    dtype: "N * int64",
+    spec: "keys: N * int64",
     shape: "N times (u)",
     doc: "For each member its distinct keys: those of the first part, then those of the second, \
           and so on, in order of first occurrence.",
 };
 const PLACES: Arg = Arg {
-    name: "places",
-    dtype: "N * int32",
+    spec: "places: N * int32",
     shape: "N times (s...)",
     doc: "For each member and id its place in keys; -1 for padding.",
 };
 const COUNTS: Arg = Arg {
-    name: "counts",
-    dtype: "N * int64",
+    spec: "counts: N * int64",
     shape: "N times (p)",
     doc: "For each member how many keys each part has.",
 };
@@ -117,8 +111,7 @@ impl OpKernel for DistinctSplit {
               holds them. It needs no table. A key is in bucket fmix64(key) mod 4096 (the \
               finalizer of MurmurHash3), and bucket b in part b * parts / 4096.",
         inputs: &[Arg {
-            name: "ids",
-            dtype: "N * T",
+            spec: "ids: N * T",
             shape: "N times (s...)",
             doc: "For each member keys, any rank.",
         }],
@@ -127,22 +120,19 @@ impl OpKernel for DistinctSplit {
             PLACES,
             COUNTS,
             Arg {
-                name: "requests",
-                dtype: "int64",
+                spec: "requests: int64",
                 shape: "(r)",
                 doc:
                     "For each part what MxRecPull takes: how many keys of each member it has, and \
                       then these keys, one member behind the other.",
             },
             Arg {
-                name: "sizes",
-                dtype: "int64",
+                spec: "sizes: int64",
                 shape: "(parts / together)",
                 doc: "How long each request is.",
             },
             Arg {
-                name: "times",
-                dtype: "int32",
+                spec: "times: int32",
                 shape: "(k)",
                 doc: "How often each key of the requests occurs, in their order; none without \
                       `counted`.",
@@ -321,8 +311,7 @@ impl OpKernel for Stitch {
               respect to a variable is an IndexedSlices of MxRecReduce and the keys.",
         inputs: &[
             Arg {
-                name: "variables",
-                dtype: "N * float",
+                spec: "variables: N * float",
                 shape: "N times (0, dim)",
                 doc: "The variable of each member's table; it carries dim and is what gradients \
                       are taken of.",
@@ -331,22 +320,19 @@ impl OpKernel for Stitch {
             COUNTS,
             PLACES,
             Arg {
-                name: "row_dtypes",
-                dtype: "P * int32",
+                spec: "row_dtypes: P * int32",
                 shape: "P times (n)",
                 doc: "As what each member's rows were sent: 0 for float32, 1 for bfloat16, 2 for \
                       float16.",
             },
             Arg {
-                name: "rows",
-                dtype: "float",
+                spec: "rows: float",
                 shape: "(f)",
                 doc: "What MxRecPull gave for each part, one part behind the other.",
             },
         ],
         outputs: &[Arg {
-            name: "embeddings",
-            dtype: "N * float",
+            spec: "embeddings: N * float",
             shape: "N times (s..., dim)",
             doc: "For each member a row for each id; zeros for -1.",
         }],
@@ -425,22 +411,19 @@ impl OpKernel for PackGradients {
         doc: "The gradients of the keys of some parts, as MxRecPush takes them.",
         inputs: &[
             Arg {
-                name: "grads",
-                dtype: "N * float",
+                spec: "grads: N * float",
                 shape: "N times (u, dim)",
                 doc: "For each member the gradients of its distinct keys, in the order of \
                       MxRecDistinctSplit.",
             },
             Arg {
-                name: "counts",
-                dtype: "N * int64",
+                spec: "counts: N * int64",
                 shape: "N times (p)",
                 doc: "For each member how many keys each part has.",
             },
         ],
         outputs: &[Arg {
-            name: "packed",
-            dtype: "float",
+            spec: "packed: float",
             shape: "(f)",
             doc: "Those of the first part, one member behind the other, then those of the second, \
                   and so on.",

@@ -14,8 +14,7 @@ use mx_rec_kernels::{checkpoint, Kind, Partition, Result};
 use parking_lot::Mutex;
 
 const CONFIG: Arg = Arg {
-    name: "config",
-    dtype: "uint8",
+    spec: "config: uint8",
     shape: "(n)",
     doc: "The configuration of the whole table, as MxRecTable takes it.",
 };
@@ -24,8 +23,7 @@ const PART_HANDLE: Arg = Arg {
     ..HANDLE
 };
 const ROWS: Arg = Arg {
-    name: "rows",
-    dtype: "int64",
+    spec: "rows: int64",
     shape: "()",
     doc: "Rows of the part.",
 };
@@ -91,8 +89,7 @@ impl OpKernel for PartNode {
         inputs: &[CONFIG],
         outputs: &[
             Arg {
-                name: "handle",
-                dtype: "int64",
+                spec: "handle: int64",
                 shape: "()",
                 doc: "What the other ops on parts take, and MxRecTableStats, MxRecSave, \
                       MxRecSetThreshold and MxRecEvict. These four fail with `ABORTED` as \
@@ -100,15 +97,13 @@ impl OpKernel for PartNode {
                       `INVALID_ARGUMENT` if it holds it by another configuration.",
             },
             Arg {
-                name: "ready",
-                dtype: "int32",
+                spec: "ready: int32",
                 shape: "()",
                 doc: "1 if the process holds the part, initialized or restored, by this \
                       configuration; otherwise 0.",
             },
             Arg {
-                name: "difference",
-                dtype: "uint8",
+                spec: "difference: uint8",
                 shape: "(d)",
                 doc: "A text in UTF-8, if the process holds the part by another configuration: \
                       the setting, and both values. Otherwise nothing.",

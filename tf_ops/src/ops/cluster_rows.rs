@@ -113,20 +113,17 @@ fn keys_of_each<'a>(
 }
 
 pub(super) const CONFIGS: Arg = Arg {
-    name: "configs",
-    dtype: "uint8",
+    spec: "configs: uint8",
     shape: "(b)",
     doc: "The configurations of the members' tables: a JSON list of what MxRecTable takes.",
 };
 pub(super) const REQUEST: Arg = Arg {
-    name: "request",
-    dtype: "int64",
+    spec: "request: int64",
     shape: "(r)",
     doc: "That of the parts, of MxRecDistinctSplit.",
 };
 const BIRTHS: Arg = Arg {
-    name: "births",
-    dtype: "int32",
+    spec: "births: int32",
     shape: "(r)",
     doc:
         "As long as `request`: in the place of each count the number of the content that the part \
@@ -164,8 +161,7 @@ impl OpKernel for Pull {
         inputs: &[CONFIGS, REQUEST],
         outputs: &[
             Arg {
-                name: "rows",
-                dtype: "float",
+                spec: "rows: float",
                 shape: "(f)",
                 doc: "Of the first part the rows of the first member, then those of the second, \
                       and so on; then those of the second part. Behind them those of the next \
@@ -393,8 +389,7 @@ impl OpKernel for Push {
             PUSH_BIRTHS,
             GRADS,
             Arg {
-                name: "hyper",
-                dtype: "float",
+                spec: "hyper: float",
                 shape: "(h)",
                 doc: "The optimizer's numbers.",
             },
@@ -576,27 +571,23 @@ fn unequal(floats: usize) -> Error {
 }
 
 const PUSH_CONFIGS: Arg = Arg {
-    name: "configs",
-    dtype: "N * uint8",
+    spec: "configs: N * uint8",
     shape: "N times (b)",
     doc: "For each request the configurations of its tables, as MxRecPull takes them.",
 };
 const REQUESTS: Arg = Arg {
-    name: "requests",
-    dtype: "N * int64",
+    spec: "requests: N * int64",
     shape: "N times (r)",
     doc: "Those of the parts, of MxRecDistinctSplit.",
 };
 const PUSH_BIRTHS: Arg = Arg {
-    name: "births",
-    dtype: "N * int32",
+    spec: "births: N * int32",
     shape: "N times (r) or (0)",
     doc: "For each request what MxRecPull gave beside its rows; without numbers where gradients \
           are not those of a pull: these reach the rows that their keys have now.",
 };
 const GRADS: Arg = Arg {
-    name: "grads",
-    dtype: "float",
+    spec: "grads: float",
     shape: "(f)",
     doc:
         "The gradients of the keys of the first part, in the order of the requests, then those of \

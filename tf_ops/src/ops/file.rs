@@ -12,8 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 const PATH: Arg = Arg {
-    name: "path",
-    dtype: "uint8",
+    spec: "path: uint8",
     shape: "(b)",
     doc: "The table's directory in a checkpoint, as the bytes of a path.",
 };
@@ -43,15 +42,13 @@ pub(super) fn paths(input: &Input) -> Result<Vec<&Path>> {
 
 /// An epoch as it is given out: int64, because TensorFlow computes with it.
 const EPOCH: Arg = Arg {
-    name: "epoch",
-    dtype: "int64",
+    spec: "epoch: int64",
     shape: "()",
     doc: "What a later MxRecSave takes as `since`; 0 if the table does not track changes.",
 };
 
 pub(super) const PATHS: Arg = Arg {
-    name: "path",
-    dtype: "uint8",
+    spec: "path: uint8",
     shape: "(b)",
     doc: "The table's directory in a checkpoint, as the bytes of a path; or several with a zero \
           byte between two: a whole save and the deltas that follow it, in order.",
@@ -73,15 +70,13 @@ impl TableOp for Save {
             HANDLE,
             PATH,
             Arg {
-                name: "since",
-                dtype: "int64",
+                spec: "since: int64",
                 shape: "()",
                 doc: "-1: everything is written. Otherwise a delta: the epoch that MxRecSave or \
                       MxRecLoad gave.",
             },
             Arg {
-                name: "least",
-                dtype: "int64",
+                spec: "least: int64",
                 shape: "()",
                 doc: "Of a delta: rows that fewer gradients reached since they were last written \
                       are left out, and stay candidates.",
@@ -89,15 +84,13 @@ impl TableOp for Save {
         ],
         outputs: &[
             Arg {
-                name: "rows",
-                dtype: "int64",
+                spec: "rows: int64",
                 shape: "()",
                 doc: "Rows that were written.",
             },
             EPOCH,
             Arg {
-                name: "removed",
-                dtype: "int64",
+                spec: "removed: int64",
                 shape: "()",
                 doc: "Keys that a load of the delta takes out.",
             },
@@ -160,8 +153,7 @@ impl OpKernel for Load {
             HANDLE,
             PATHS,
             Arg {
-                name: "slots",
-                dtype: "N * uint8",
+                spec: "slots: N * uint8",
                 shape: "N times (c)",
                 doc: "Names of the slots to read, with a zero byte between two; empty for none. \
                       Other slots start afresh. Names that the directory has not are passed over. \
@@ -170,8 +162,7 @@ impl OpKernel for Load {
         ],
         outputs: &[
             Arg {
-                name: "rows",
-                dtype: "int64",
+                spec: "rows: int64",
                 shape: "()",
                 doc: "Rows of the table.",
             },

@@ -35,8 +35,7 @@ impl OpKernel for Find {
             VARIABLES,
             MANY_IDS,
             Arg {
-                name: "absent",
-                dtype: "A * float",
+                spec: "absent: A * float",
                 shape: "A times (k, dim)",
                 doc: "For each member what keys without a row get: k = 0 zeros, k = 1 this row, \
                       k = number of ids a row each. Padding always gets zeros.",
@@ -47,8 +46,7 @@ impl OpKernel for Find {
             MANY_NORMS,
         ],
         outputs: &[Arg {
-            name: "rows",
-            dtype: "N * float",
+            spec: "rows: N * float",
             shape: "N times (e..., dim) if B or (s..., dim)",
             doc: "For each member its rows; zeros for padding.",
         }],

@@ -49,28 +49,24 @@ impl OpKernel for MakeTable {
               names the part by another finds it.",
         inputs: &[
             Arg {
-                name: "config",
-                dtype: "uint8",
+                spec: "config: uint8",
                 shape: "(n)",
                 doc: "The configuration, JSON in UTF-8.",
             },
             Arg {
-                name: "like",
-                dtype: "float",
+                spec: "like: float",
                 shape: "(0, dim)",
                 doc: "No row; its shape states dim.",
             },
         ],
         outputs: &[
             Arg {
-                name: "variable",
-                dtype: "float",
+                spec: "variable: float",
                 shape: "(0, dim)",
                 doc: "What lookups take and gradients are taken of.",
             },
             Arg {
-                name: "handle",
-                dtype: "int64",
+                spec: "handle: int64",
                 shape: "()",
                 doc: "The table's number, never that of another table of the process.",
             },

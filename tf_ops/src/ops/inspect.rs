@@ -17,8 +17,7 @@ impl TableOp for Clear {
         doc: "Removes every row and gives the memory back to the system.",
         inputs: &[HANDLE],
         outputs: &[Arg {
-            name: "removed",
-            dtype: "int64",
+            spec: "removed: int64",
             shape: "()",
             doc: "Rows that were in use.",
         }],
@@ -45,14 +44,12 @@ impl OpKernel for Export {
         inputs: &[HANDLE, FIELDS],
         outputs: &[
             Arg {
-                name: "keys",
-                dtype: "int64",
+                spec: "keys: int64",
                 shape: "(n)",
                 doc: "All keys, in the order of their rows.",
             },
             Arg {
-                name: "values",
-                dtype: "N * float",
+                spec: "values: N * float",
                 shape: "N times (n, dim)",
                 doc: "Each field of the rows; (n, 1) for a slot of one float a row.",
             },

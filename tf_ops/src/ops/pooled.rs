@@ -11,14 +11,12 @@ use crate::threads::pool;
 use mx_rec_kernels::{self as kernels, Error, Result};
 
 const OFFSETS: Arg = Arg {
-    name: "offsets",
-    dtype: "int64",
+    spec: "offsets: int64",
     shape: "(u)",
     doc: "Row numbers of the distinct keys.",
 };
 const INVERSE: Arg = Arg {
-    name: "inverse",
-    dtype: "int32",
+    spec: "inverse: int32",
     shape: "(i...)",
     doc: "For each id its place in offsets; -1: none.",
 };
@@ -27,35 +25,30 @@ pub(super) const BAG_IDS: Arg = Arg {
     ..IDS
 };
 pub(super) const ENDS: Arg = Arg {
-    name: "ends",
-    dtype: "int64",
+    spec: "ends: int64",
     shape: "(s...)",
     doc: "Where each bag ends among the ids, which count in the order in which they lie; they \
           ascend, and the last is the number of ids.",
 };
 pub(super) const WEIGHTS: Arg = Arg {
-    name: "weights",
-    dtype: "float",
+    spec: "weights: float",
     shape: "(w...)",
     doc: "For each id what its row is multiplied with; none: nothing.",
 };
 pub(super) const DIVISORS: Arg = Arg {
-    name: "divisors",
-    dtype: "float",
+    spec: "divisors: float",
     shape: "(d...)",
     doc: "For each bag what its sum is divided by, 0 gives zeros; none: nothing.",
 };
 pub(super) const NORMS: Arg = Arg {
-    name: "norms",
-    dtype: "L * float",
+    spec: "norms: L * float",
     shape: "L times () or (0)",
     doc:
         "The greatest l2 norm of a row: rows with a greater one are scaled down to it before they \
           are added, as tf.clip_by_norm does it; none: no row is.",
 };
 pub(super) const KEPT: Arg = Arg {
-    name: "kept",
-    dtype: "L * float",
+    spec: "kept: L * float",
     shape: "L times (k, dim)",
     doc: "The distinct rows as they were read, of which the gradients of rows that were scaled \
           down are computed; without a norm there are none.",
@@ -65,20 +58,17 @@ const WITH_NORM: Attr = Attr {
     doc: "1: rows have a greatest norm. 0: they have none.",
 };
 const ROWS: Arg = Arg {
-    name: "rows",
-    dtype: "float",
+    spec: "rows: float",
     shape: "(u, dim)",
     doc: "Rows of distinct keys.",
 };
 const POOLED: Arg = Arg {
-    name: "pooled",
-    dtype: "float",
+    spec: "pooled: float",
     shape: "(s..., dim)",
     doc: "A vector for each bag.",
 };
 const POOLED_GRAD: Arg = Arg {
-    name: "grad",
-    dtype: "float",
+    spec: "grad: float",
     shape: "(s..., dim)",
     doc: "Gradient of the bags' vectors.",
 };

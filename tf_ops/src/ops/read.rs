@@ -11,29 +11,25 @@ use mx_rec_kernels::{Error, Result, RowsOf, Table};
 use std::sync::Arc;
 
 pub(super) const VARIABLES: Arg = Arg {
-    name: "variables",
-    dtype: "N * float",
+    spec: "variables: N * float",
     shape: "N times (0, dim)",
     doc: "The variable of each member's table; it carries dim to shape inference and is what \
           gradients are taken of.",
 };
 pub(super) const MANY_ENDS: Arg = Arg {
-    name: "ends",
-    dtype: "B * int64",
+    spec: "ends: B * int64",
     shape: "B times (e...)",
     doc:
         "For each member where its bags end among its ids, which count in the order in which they \
           lie; they ascend, and the last is the number of ids.",
 };
 pub(super) const MANY_WEIGHTS: Arg = Arg {
-    name: "weights",
-    dtype: "B * float",
+    spec: "weights: B * float",
     shape: "B times (w...)",
     doc: "For each member what the row of each of its ids is multiplied with; none: nothing.",
 };
 pub(super) const MANY_DIVISORS: Arg = Arg {
-    name: "divisors",
-    dtype: "B * float",
+    spec: "divisors: B * float",
     shape: "B times (d...)",
     doc: "For each member what the sum of each of its bags is divided by, 0 gives zeros; none: \
           nothing.",
@@ -79,14 +75,12 @@ impl OpKernel for Read {
             HANDLES,
             VARIABLES,
             Arg {
-                name: "offsets",
-                dtype: "N * int64",
+                spec: "offsets: N * int64",
                 shape: "N times (u)",
                 doc: "For each member row numbers, as MxRecIdOffset gives them.",
             },
             Arg {
-                name: "inverse",
-                dtype: "R * int32",
+                spec: "inverse: R * int32",
                 shape: "R times (s...)",
                 doc: "For each member and id its place in offsets; -1: none.",
             },
@@ -97,8 +91,7 @@ impl OpKernel for Read {
         ],
         outputs: &[
             Arg {
-                name: "rows",
-                dtype: "M * float",
+                spec: "rows: M * float",
                 shape: "M times (e..., dim) if B or (s..., dim) if R or (u, dim)",
                 doc: "For each member its rows; zeros for -1. Of one tensor for all: those of all \
                       members side by side, in their order.",

@@ -10,20 +10,17 @@ use mx_rec_kernels::{Error, IdsOf, Lease, Result, Table};
 use std::sync::Arc;
 
 pub(super) const MANY_IDS: Arg = Arg {
-    name: "ids",
-    dtype: "N * T",
+    spec: "ids: N * T",
     shape: "N times (s...)",
     doc: "For each member keys, any rank.",
 };
 const OFFSETS: Arg = Arg {
-    name: "offsets",
-    dtype: "N * int64",
+    spec: "offsets: N * int64",
     shape: "N times (u)",
     doc: "For each member the row numbers of the distinct keys, in order of first occurrence.",
 };
 const INVERSE: Arg = Arg {
-    name: "inverse",
-    dtype: "N * int32",
+    spec: "inverse: N * int32",
     shape: "N times (s...)",
     doc: "For each member and id its place in offsets; -1 for padding and for keys without a row.",
 };
@@ -52,14 +49,12 @@ impl OpKernel for IdOffset {
             HANDLES,
             MANY_IDS,
             Arg {
-                name: "prepared_offsets",
-                dtype: "P * int64",
+                spec: "prepared_offsets: P * int64",
                 shape: "P times (v)",
                 doc: "For each member offsets from MxRecPrepare.",
             },
             Arg {
-                name: "prepared_inverse",
-                dtype: "P * int32",
+                spec: "prepared_inverse: P * int32",
                 shape: "P times (s...)",
                 doc: "For each member its inverse from MxRecPrepare.",
             },
@@ -231,8 +226,7 @@ impl OpKernel for Prepare {
         inputs: &[
             HANDLES,
             Arg {
-                name: "ids",
-                dtype: "M * T",
+                spec: "ids: M * T",
                 shape: "M times (s...)",
                 doc: "Keys, any rank.",
             },
@@ -240,8 +234,7 @@ impl OpKernel for Prepare {
         outputs: &[
             OFFSETS,
             Arg {
-                name: "inverse",
-                dtype: "M * int32",
+                spec: "inverse: M * int32",
                 shape: "M times (s...)",
                 doc: "For each id its place in offsets; -1 for padding.",
             },

@@ -7,8 +7,7 @@ use crate::threads::pool;
 use mx_rec_kernels::{Error, Result};
 
 const INVERSE: Arg = Arg {
-    name: "inverse",
-    dtype: "int32",
+    spec: "inverse: int32",
     shape: "(s...)",
     doc: "For each id its row, from MxRecIdOffset; -1: none.",
 };
@@ -32,16 +31,14 @@ impl OpKernel for Restore {
               MxRecReduce.",
         inputs: &[
             Arg {
-                name: "rows",
-                dtype: "float",
+                spec: "rows: float",
                 shape: "(u, dim)",
                 doc: "Rows of distinct keys.",
             },
             INVERSE,
         ],
         outputs: &[Arg {
-            name: "embedding",
-            dtype: "float",
+            spec: "embedding: float",
             shape: "(s..., dim)",
             doc: "A row for each id; zeros for -1.",
         }],
@@ -84,22 +81,19 @@ impl OpKernel for ReduceColumns {
               table have in a concatenation.",
         inputs: &[
             Arg {
-                name: "grad",
-                dtype: "float",
+                spec: "grad: float",
                 shape: "(s..., width)",
                 doc: "Gradient of the concatenation.",
             },
             INVERSE,
             Arg {
-                name: "offsets",
-                dtype: "int64",
+                spec: "offsets: int64",
                 shape: "(u)",
                 doc: "Only its length counts.",
             },
         ],
         outputs: &[Arg {
-            name: "rows",
-            dtype: "float",
+            spec: "rows: float",
             shape: "(u, columns)",
             doc: "Gradient of the rows.",
         }],
@@ -152,22 +146,19 @@ impl OpKernel for Reduce {
               gradient is MxRecRestore.",
         inputs: &[
             Arg {
-                name: "grad",
-                dtype: "float",
+                spec: "grad: float",
                 shape: "(s..., dim)",
                 doc: "Gradient of the embeddings.",
             },
             INVERSE,
             Arg {
-                name: "offsets",
-                dtype: "int64",
+                spec: "offsets: int64",
                 shape: "(u)",
                 doc: "Only its length counts.",
             },
         ],
         outputs: &[Arg {
-            name: "rows",
-            dtype: "float",
+            spec: "rows: float",
             shape: "(u, dim)",
             doc: "Gradient of the rows.",
         }],

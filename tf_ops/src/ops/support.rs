@@ -8,14 +8,12 @@ use mx_rec_kernels::{Absent, Columns, Error, Ids, Result, Table, TableConfig};
 use std::sync::Arc;
 
 pub(super) const HANDLE: Arg = Arg {
-    name: "handle",
-    dtype: "int64",
+    spec: "handle: int64",
     shape: "()",
     doc: "The table.",
 };
 pub(super) const HANDLES: Arg = Arg {
-    name: "handles",
-    dtype: "N * int64",
+    spec: "handles: N * int64",
     shape: "N times ()",
     doc: "The table of each member of the group; a table may come several times.",
 };
@@ -24,8 +22,7 @@ pub(super) const MEMBERS: Attr = Attr {
     doc: "Members of the group.",
 };
 pub(super) const IDS: Arg = Arg {
-    name: "ids",
-    dtype: "T",
+    spec: "ids: T",
     shape: "(s...)",
     doc: "Keys, any rank.",
 };

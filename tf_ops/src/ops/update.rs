@@ -18,8 +18,7 @@ pub(super) const OPTIMIZER: Attr = Attr {
     doc: "Which: its number under Optimizers, at the end of this page.",
 };
 pub(super) const UPDATED: Arg = Arg {
-    name: "updated",
-    dtype: "int64",
+    spec: "updated: int64",
     shape: "()",
     doc: "Distinct rows that were updated; rows of padding_keys are not.",
 };
@@ -50,42 +49,36 @@ impl OpKernel for Update {
         inputs: &[
             HANDLES,
             Arg {
-                name: "offsets",
-                dtype: "N * int64",
+                spec: "offsets: N * int64",
                 shape: "N times (u)",
                 doc: "For each member the rows of its gradients, or those of its distinct keys; \
                       they may repeat, -1 is skipped.",
             },
             Arg {
-                name: "inverse",
-                dtype: "R * int32",
+                spec: "inverse: R * int32",
                 shape: "R times (i...)",
                 doc: "For each member and id its place in offsets; -1 is skipped.",
             },
             Arg {
-                name: "grad",
-                dtype: "N * float",
+                spec: "grad: N * float",
                 shape: "N times (g..., width)",
                 doc: "For each member the gradients of its rows (u, dim). With `inverse` that of \
                       its embeddings, or of a concatenation that they are columns of; with `ends` \
                       that of its bags' vectors.",
             },
             Arg {
-                name: "ends",
-                dtype: "B * int64",
+                spec: "ends: B * int64",
                 shape: "B times (e...)",
                 doc: "For each member where its bags end among the ids, as in MxRecRead; \
                       none: it is not pooled.",
             },
             Arg {
-                name: "weights",
-                dtype: "B * float",
+                spec: "weights: B * float",
                 shape: "B times (w...)",
                 doc: "For each member the weights of its ids, or none.",
             },
             Arg {
-                name: "divisors",
-                dtype: "B * float",
+                spec: "divisors: B * float",
                 shape: "B times (d...)",
                 doc: "For each member the divisors of its bags, or none.",
             },
@@ -99,14 +92,12 @@ impl OpKernel for Update {
                 ..KEPT
             },
             Arg {
-                name: "columns",
-                dtype: "C * int32",
+                spec: "columns: C * int32",
                 shape: "C times (members)",
                 doc: "For each member the first column of grad that is its own; -1: all are.",
             },
             Arg {
-                name: "hyper",
-                dtype: "H * float",
+                spec: "hyper: H * float",
                 shape: "H times ()",
                 doc: "The optimizer's numbers.",
             },

@@ -15,15 +15,13 @@ impl OpKernel for CheckedIds {
         inputs: &[
             IDS,
             Arg {
-                name: "rows",
-                dtype: "int64",
+                spec: "rows: int64",
                 shape: "()",
                 doc: "Rows of the variable.",
             },
         ],
         outputs: &[Arg {
-            name: "checked",
-            dtype: "T",
+            spec: "checked: T",
             shape: "(s...)",
             doc: "The ids.",
         }],
