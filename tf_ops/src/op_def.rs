@@ -75,3 +75,23 @@ pub struct OpDef {
     /// through it.
     pub differentiable: bool,
 }
+
+impl OpDef {
+    /// What ops on tables have in common: no gradient goes through them, and they fail only for wrong types
+    /// and shapes.
+    pub const STATEFUL: OpDef = OpDef {
+        name: "",
+        doc: "",
+        inputs: &[],
+        outputs: &[],
+        attrs: &[],
+        errors: "none of its own.",
+        stateful: true,
+        differentiable: false,
+    };
+    /// The same of ops that work on tensors alone.
+    pub const STATELESS: OpDef = OpDef {
+        stateful: false,
+        ..OpDef::STATEFUL
+    };
+}

@@ -102,8 +102,7 @@ impl OpKernel for Observe {
         errors: "`INVALID_ARGUMENT` for a negative weight, a timestamp out of its range, or none \
                  with an eviction threshold; `RESOURCE_EXHAUSTED` without memory for \
                  admission_sketch_bytes. Nothing is counted then.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -169,8 +168,7 @@ impl OpKernel for Admit {
         errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, \
                  `INVALID_ARGUMENT` for more admitted keys than `limit`, for a place that is none, \
                  and for a new key that comes twice or is padding. No row is made then.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -216,11 +214,9 @@ impl TableOp for SetThreshold {
             shape: "()",
             doc: "The value.",
         }],
-        attrs: &[],
         errors: "`INVALID_ARGUMENT` for a negative value; `RESOURCE_EXHAUSTED` without memory for \
                  admission_sketch_bytes, before the first MxRecObserve.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
     const TAKES_PARTS: bool = true;
 
@@ -252,12 +248,10 @@ impl TableOp for Evict {
             doc: "Keys that went, and keys that are still known; both with those that never had a \
                   row, except in a table with admission_sketch_bytes.",
         }],
-        attrs: &[],
         errors:
             "`RESOURCE_EXHAUSTED` without memory for a list of rows. Keys that went before the \
              error stay gone.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
     const TAKES_PARTS: bool = true;
 
@@ -291,10 +285,7 @@ impl TableOp for Stats {
                   infinities and not-a-numbers that were written, since the table was made or \
                   restored.",
         }],
-        attrs: &[],
-        errors: "none of its own.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
     const TAKES_PARTS: bool = true;
 

@@ -23,9 +23,7 @@ impl OpKernel for BagEnds {
         }],
         outputs: &[ENDS],
         attrs: &[KEY_TYPE],
-        errors: "none of its own.",
-        stateful: false,
-        differentiable: false,
+        ..OpDef::STATELESS
     };
 
     fn create(_: &Construction) -> Result<Self> {
@@ -68,8 +66,7 @@ impl OpKernel for RaggedBagEnds {
             doc: "Type of the row splits.",
         }],
         errors: "`INVALID_ARGUMENT` for row splits that do not begin with 0.",
-        stateful: false,
-        differentiable: false,
+        ..OpDef::STATELESS
     };
 
     fn create(_: &Construction) -> Result<Self> {
@@ -116,10 +113,8 @@ impl OpKernel for SparseBagEnds {
             shape: "(b)",
             ..ENDS
         }],
-        attrs: &[],
         errors: "`INVALID_ARGUMENT` for rows that do not ascend or lie outside of the matrix.",
-        stateful: false,
-        differentiable: false,
+        ..OpDef::STATELESS
     };
 
     fn create(_: &Construction) -> Result<Self> {
@@ -167,8 +162,8 @@ impl OpKernel for BagWeights {
         }],
         attrs: &[KEY_TYPE],
         errors: "`INVALID_ARGUMENT` for weights of another shape than the ids.",
-        stateful: false,
         differentiable: true,
+        ..OpDef::STATELESS
     };
 
     fn create(_: &Construction) -> Result<Self> {
@@ -210,8 +205,8 @@ impl OpKernel for BagDivisors {
         ],
         errors: "`INVALID_ARGUMENT` for ends that do not ascend from 0 to the number of ids, and \
                  for weights that are not one for each id.",
-        stateful: false,
         differentiable: true,
+        ..OpDef::STATELESS
     };
 
     fn create(construction: &Construction) -> Result<Self> {

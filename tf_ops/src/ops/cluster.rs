@@ -57,8 +57,7 @@ impl OpKernel for ClusterTable {
         attrs: &[PARTS],
         errors: "`INVALID_ARGUMENT` for a configuration that is not valid, or whose dim is not \
                  that of `like`.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -155,8 +154,7 @@ impl OpKernel for DistinctSplit {
         ],
         errors: "`INVALID_ARGUMENT` for more distinct keys of a member than `limit`, and for \
                  `parts` that are no multiple of `together`.",
-        stateful: false,
-        differentiable: false,
+        ..OpDef::STATELESS
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -346,8 +344,8 @@ impl OpKernel for Stitch {
         errors:
             "`INVALID_ARGUMENT` for keys or rows that are not as many as the counts say, for a \
                  place that is none and for a number that is no type.",
-        stateful: false,
         differentiable: true,
+        ..OpDef::STATELESS
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -430,8 +428,7 @@ impl OpKernel for PackGradients {
         }],
         attrs: &[MEMBERS, PART, COUNT],
         errors: "`INVALID_ARGUMENT` for gradients that are not as many as the counts say.",
-        stateful: false,
-        differentiable: false,
+        ..OpDef::STATELESS
     };
 
     fn create(construction: &Construction) -> Result<Self> {

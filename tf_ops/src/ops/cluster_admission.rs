@@ -62,8 +62,7 @@ impl OpKernel for PartObserve {
             COUNT,
         ],
         errors: SHARED_ERRORS,
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {

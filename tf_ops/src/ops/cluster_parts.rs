@@ -62,10 +62,8 @@ part_op!(
               the chief does at the start of a job.",
         inputs: &[PART_HANDLE],
         outputs: &[ROWS],
-        attrs: &[],
         errors: "`INVALID_ARGUMENT` for a configuration of which no table can be made.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     },
     |context, member| {
         let (name, settings) = (member.name.clone(), member.settings.clone());
@@ -111,8 +109,7 @@ impl OpKernel for PartNode {
         ],
         attrs: &[PART, PARTS],
         errors: "`INVALID_ARGUMENT` for a configuration that is not valid.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -157,10 +154,8 @@ part_op!(
               was read waits for MxRecPartPublish; until then nothing changes.",
         inputs: &[PART_HANDLE, PATHS],
         outputs: &[ROWS],
-        attrs: &[],
         errors: "those of MxRecLoad.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     },
     |context, member| {
         let (name, settings) = (member.name.clone(), member.settings.clone());
@@ -182,10 +177,7 @@ part_op!(
               it is.",
         inputs: &[PART_HANDLE],
         outputs: &[ROWS],
-        attrs: &[],
-        errors: "none of its own.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     },
     |context, member| {
         SHARED.discard(&member.name);
@@ -201,10 +193,8 @@ part_op!(
         doc: "Opens what MxRecPartStage has read, in the place of whatever the process holds.",
         inputs: &[PART_HANDLE],
         outputs: &[ROWS],
-        attrs: &[],
         errors: "`ABORTED` if nothing waits: the process was started again meanwhile.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     },
     |context, member| {
         let published = SHARED.publish(&member.name)?;

@@ -196,8 +196,7 @@ impl OpKernel for Pull {
                  configuration than the one it was made with; `RESOURCE_EXHAUSTED` if new rows \
                  would exceed the part's capacity. No key of any table then gets a row; with \
                  `create` 2 those of members before may have got some.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -397,8 +396,7 @@ impl OpKernel for Push {
         outputs: &[UPDATED],
         attrs: &[GROUPS, PART, PARTS, COUNT, CREATE, OPTIMIZER],
         errors: PUSH_ERRORS,
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {

@@ -123,8 +123,7 @@ impl OpKernel for ReadRows {
         ],
         attrs: &[COUNT],
         errors: ERRORS,
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -226,8 +225,7 @@ impl OpKernel for WriteRows {
             },
         ],
         errors: ERRORS,
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {

@@ -95,15 +95,13 @@ impl TableOp for Save {
                 doc: "Keys that a load of the delta takes out.",
             },
         ],
-        attrs: &[],
         errors:
             "`UNKNOWN` with the system's words and the file; what stood under that path before is \
              then still there. Of a delta `INVALID_ARGUMENT` if changes are not tracked, or the \
              table was cleared or loaded after `since`. Of a part `NOT_FOUND` without the \
              directory that the path lies in, which the chief makes: the parameter server and \
              the chief need a common file system.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
     const TAKES_PARTS: bool = true;
 
@@ -176,8 +174,7 @@ impl OpKernel for Load {
                  `INVALID_ARGUMENT` for another dim, `RESOURCE_EXHAUSTED` for more rows than the \
                  table's capacity, unless a table of no larger one has saved them, `UNKNOWN` with \
                  the system's words.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {

@@ -69,8 +69,7 @@ impl OpKernel for Find {
         errors: "`INVALID_ARGUMENT` for another k, for ends that do not ascend from 0 to the \
                  number of ids, for weights that are not one for each id, for divisors that are \
                  not one for each bag, and for a norm that is not above 0 and finite.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {

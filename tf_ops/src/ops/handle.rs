@@ -71,11 +71,9 @@ impl OpKernel for MakeTable {
                 doc: "The table's number, never that of another table of the process.",
             },
         ],
-        attrs: &[],
         errors: "`INVALID_ARGUMENT` for a configuration that is not valid, that differs from the \
                  one the table was made with, or whose dim is not that of `like`.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(_: &Construction) -> Result<Self> {

@@ -21,10 +21,7 @@ impl TableOp for Clear {
             shape: "()",
             doc: "Rows that were in use.",
         }],
-        attrs: &[],
-        errors: "none of its own.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn run(context: &Context, table: &Table) -> Result<()> {
@@ -61,8 +58,7 @@ impl OpKernel for Export {
         errors:
             "`RESOURCE_EXHAUSTED` if there is no memory for the copy; `NOT_FOUND` if the table \
                  has no such slot: no optimizer that keeps it has updated the table yet.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {

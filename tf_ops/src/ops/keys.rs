@@ -66,8 +66,7 @@ impl OpKernel for Assign {
         errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity; \
                  `INVALID_ARGUMENT` for a name or an initial value that no slot can have, and if \
                  saved, and the table has 2 bytes a value and no conversion.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -117,9 +116,7 @@ impl TableOp for Remove {
             doc: "How many keys had a row.",
         }],
         attrs: &[KEY_TYPE],
-        errors: "none of its own.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn run(context: &Context, table: &Table) -> Result<()> {

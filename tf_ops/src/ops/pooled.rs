@@ -99,8 +99,8 @@ impl OpKernel for RestorePooled {
         outputs: &[POOLED],
         attrs: &[WITH_NORM],
         errors: BAG_ERRORS,
-        stateful: false,
         differentiable: true,
+        ..OpDef::STATELESS
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -160,8 +160,8 @@ impl OpKernel for ReducePooled {
         }],
         attrs: &[WITH_NORM],
         errors: BAG_ERRORS,
-        stateful: false,
         differentiable: true,
+        ..OpDef::STATELESS
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -213,8 +213,8 @@ impl OpKernel for PooledWeightGradient {
         }],
         attrs: &[WITH_NORM],
         errors: BAG_ERRORS,
-        stateful: false,
         differentiable: true,
+        ..OpDef::STATELESS
     };
 
     fn create(construction: &Construction) -> Result<Self> {

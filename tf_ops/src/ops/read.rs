@@ -122,8 +122,8 @@ impl OpKernel for Read {
                  ascend from 0 to the number of ids, for weights that are not one for each id, \
                  for divisors that are not one for each bag, and for a norm that is not above 0 \
                  and finite.",
-        stateful: true,
         differentiable: true,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {

@@ -76,8 +76,7 @@ impl OpKernel for IdOffset {
         errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, \
                  `INVALID_ARGUMENT` for more distinct keys than `limit`. No batch of any table \
                  then changes anything, but those that were prepared may be in their tables.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -248,9 +247,7 @@ impl OpKernel for Prepare {
             KEY_TYPE,
             LIMIT,
         ],
-        errors: "none of its own.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {

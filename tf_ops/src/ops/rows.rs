@@ -42,10 +42,9 @@ impl OpKernel for Restore {
             shape: "(s..., dim)",
             doc: "A row for each id; zeros for -1.",
         }],
-        attrs: &[],
         errors: "`INVALID_ARGUMENT` for a place outside of rows.",
-        stateful: false,
         differentiable: true,
+        ..OpDef::STATELESS
     };
 
     fn create(_: &Construction) -> Result<Self> {
@@ -109,8 +108,8 @@ impl OpKernel for ReduceColumns {
         ],
         errors:
             "`INVALID_ARGUMENT` for a place outside of rows, and for columns that grad has not.",
-        stateful: false,
         differentiable: true,
+        ..OpDef::STATELESS
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -162,10 +161,9 @@ impl OpKernel for Reduce {
             shape: "(u, dim)",
             doc: "Gradient of the rows.",
         }],
-        attrs: &[],
         errors: "`INVALID_ARGUMENT` for a place outside of rows.",
-        stateful: false,
         differentiable: true,
+        ..OpDef::STATELESS
     };
 
     fn create(_: &Construction) -> Result<Self> {

@@ -85,8 +85,7 @@ impl OpKernel for SparseBagsMany {
         ],
         errors: "`INVALID_ARGUMENT` for a bag outside of the matrix, an id outside of [0, rows), \
                  and another combiner.",
-        stateful: false,
-        differentiable: false,
+        ..OpDef::STATELESS
     };
 
     fn create(construction: &Construction) -> Result<Self> {

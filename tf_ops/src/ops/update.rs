@@ -131,8 +131,7 @@ impl OpKernel for Update {
                  offsets, for ends, weights, divisors and norms that MxRecRead would refuse, for \
                  kept rows that are not one for each offset, and for a number that is not finite \
                  or out of its range.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {

@@ -27,8 +27,7 @@ impl OpKernel for CheckedIds {
         }],
         attrs: &[KEY_TYPE],
         errors: "`INVALID_ARGUMENT` for an id outside of [0, rows).",
-        stateful: false,
-        differentiable: false,
+        ..OpDef::STATELESS
     };
 
     fn create(_: &Construction) -> Result<Self> {
