@@ -8,6 +8,19 @@ use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{Error, Result, Table, Thresholds, TierStats};
 
+pub(super) const WEIGHT: Arg = Arg {
+    spec: "weight: int32",
+    shape: "()",
+    doc: "Factor of the occurrences, 0 or more.",
+};
+pub(super) const TIMESTAMP: Arg = Arg {
+    spec: "timestamp: int64",
+    shape: "() or (0) or (1)",
+    doc:
+        "When the batch was made, in seconds since 1970 and 1..=4294967294; without a number it is \
+          not noted.",
+};
+
 /// The keys of one lookup, counted.
 pub(crate) struct Observe {
     thresholds: Thresholds,
@@ -57,22 +70,7 @@ impl OpKernel for Observe {
               lookups of the table in this step have been observed. From the first call on the \
               table has a history, of 8 bytes a row and at most 24 bytes a key without one, or of \
               admission_sketch_bytes for all of these.",
-        inputs: &[
-            HANDLE,
-            IDS,
-            Arg {
-                spec: "weight: int32",
-                shape: "()",
-                doc: "Factor of the occurrences, 0 or more.",
-            },
-            Arg {
-                spec: "timestamp: int64",
-                shape: "() or (0) or (1)",
-                doc:
-                    "When the batch was made, in seconds since 1970 and 1..=4294967294; without a \
-                      number it is not noted.",
-            },
-        ],
+        inputs: &[HANDLE, IDS, WEIGHT, TIMESTAMP],
         outputs: &[
             Arg {
                 spec: "keys: int64",

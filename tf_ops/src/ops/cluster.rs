@@ -1,8 +1,11 @@
 //! What a worker does for tables on parameter servers: `MxRecClusterTable`, `MxRecDistinctSplit`,
 //! `MxRecStitch`, `MxRecPackGradients`. Keys and values travel, never offsets or handles.
 
-use super::lists::{members, natural, Tensors};
-use super::support::{expect_like, expect_rank, ids, limit, KEY_TYPE, LIMIT, MEMBERS};
+use super::lists::{flag, members, natural, Tensors};
+use super::resolve::MANY_IDS;
+use super::support::{
+    expect_like, expect_rank, ids, limit, KEY_TYPE, LIKE, LIMIT, MEMBERS, VARIABLE,
+};
 use crate::config::Settings;
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, HoldBuffers, OpKernel, Output};
@@ -12,6 +15,11 @@ use mx_rec_kernels::{
 };
 use std::ops::Range;
 
+pub(super) const CONFIG: Arg = Arg {
+    spec: "config: uint8",
+    shape: "(n)",
+    doc: "The configuration of the whole table, as MxRecTable takes it.",
+};
 pub(super) const PARTS: Attr = Attr {
     spec: "parts: int >= 1",
     doc: "Into how many parts the tables are cut; at most 4096.",
@@ -37,23 +45,8 @@ impl OpKernel for ClusterTable {
         doc:
             "Stands for a table that parameter servers hold in parts, each a range of the buckets \
               of its keys. It makes no table: MxRecPartInit does.",
-        inputs: &[
-            Arg {
-                spec: "config: uint8",
-                shape: "(n)",
-                doc: "The configuration of the whole table, as MxRecTable takes it.",
-            },
-            Arg {
-                spec: "like: float",
-                shape: "(0, dim)",
-                doc: "No row; its shape states dim.",
-            },
-        ],
-        outputs: &[Arg {
-            spec: "variable: float",
-            shape: "(0, dim)",
-            doc: "What lookups take and gradients are taken of.",
-        }],
+        inputs: &[CONFIG, LIKE],
+        outputs: &[VARIABLE],
         attrs: &[PARTS],
         errors: "`INVALID_ARGUMENT` for a configuration that is not valid, or whose dim is not \
                  that of `like`.",
@@ -70,7 +63,7 @@ impl OpKernel for ClusterTable {
     fn compute(&self, context: &Context) -> Result<()> {
         let (config, like) = (context.input(0)?, context.input(1)?);
         let settings = Settings::parse(config.values::<u8>()?)?;
-        expect_like(&like, &settings.table)?;
+        expect_like("like", &like, &settings.table)?;
         context.set(0, &like)
     }
 }
@@ -109,11 +102,7 @@ impl OpKernel for DistinctSplit {
         doc: "Makes the ids of lookups distinct and sorts the keys by the part of the table that \
               holds them. It needs no table. A key is in bucket fmix64(key) mod 4096 (the \
               finalizer of MurmurHash3), and bucket b in part b * parts / 4096.",
-        inputs: &[Arg {
-            spec: "ids: N * T",
-            shape: "N times (s...)",
-            doc: "For each member keys, any rank.",
-        }],
+        inputs: &[MANY_IDS],
         outputs: &[
             KEYS,
             PLACES,
@@ -350,11 +339,7 @@ impl OpKernel for Stitch {
 
     fn create(construction: &Construction) -> Result<Self> {
         let members = members(construction)?;
-        let packed = match construction.int("P")? {
-            0 => false,
-            1 => true,
-            other => return Err(Error::invalid("P must be 0 or 1").with("P", other)),
-        };
+        let packed = flag(construction, "P")?;
         Ok(Self { members, packed })
     }
 
@@ -414,11 +399,7 @@ impl OpKernel for PackGradients {
                 doc: "For each member the gradients of its distinct keys, in the order of \
                       MxRecDistinctSplit.",
             },
-            Arg {
-                spec: "counts: N * int64",
-                shape: "N times (p)",
-                doc: "For each member how many keys each part has.",
-            },
+            COUNTS,
         ],
         outputs: &[Arg {
             spec: "packed: float",

@@ -1,7 +1,7 @@
 //! The life of the parts of tables that a parameter server holds: `MxRecPartInit`, `MxRecPart`,
 //! `MxRecPartStage`, `MxRecPartDiscard`, `MxRecPartPublish`.
 
-use super::cluster::{PART, PARTS};
+use super::cluster::{CONFIG, PART, PARTS};
 use super::cluster_rows::partition;
 use super::file::{paths, PATHS};
 use super::support::{on, HANDLE};
@@ -13,11 +13,6 @@ use crate::threads::pool;
 use mx_rec_kernels::{checkpoint, Kind, Partition, Result};
 use parking_lot::Mutex;
 
-const CONFIG: Arg = Arg {
-    spec: "config: uint8",
-    shape: "(n)",
-    doc: "The configuration of the whole table, as MxRecTable takes it.",
-};
 const PART_HANDLE: Arg = Arg {
     doc: "Of MxRecPart.",
     ..HANDLE

@@ -72,17 +72,9 @@ impl Members {
     }
 }
 
-/// The keys of each member of a request, in the order of [`Members::of`]: so many of all parts.
+/// The keys of each member of requests, which stand one behind the other, in the order of
+/// [`Members::of`]: so many of all parts.
 pub(super) fn keys_of<'a>(
-    request: &'a [i64],
-    parts: &Parts,
-    members: usize,
-) -> Result<Vec<&'a [i64]>> {
-    keys_of_each(request, parts, members, 1)
-}
-
-/// The same of several requests, one behind the other.
-fn keys_of_each<'a>(
     request: &'a [i64],
     parts: &Parts,
     members: usize,
@@ -220,7 +212,7 @@ impl OpKernel for Pull {
         let (configs, request) = (context.input(0)?, context.input(1)?);
         let members = self.members.of(configs.values::<u8>()?, &self.parts)?;
         let keys = request.values::<i64>()?;
-        let keys = keys_of_each(keys, &self.parts, members.len(), self.requests)?;
+        let keys = keys_of(keys, &self.parts, members.len(), self.requests)?;
         let parts = members
             .iter()
             .map(Member::find)
@@ -423,7 +415,7 @@ impl OpKernel for Push {
         for (((configs, request), births), known) in inputs.zip(&self.groups) {
             let members = known.of(configs.values::<u8>()?, &self.parts)?;
             let (request, births) = (request.values::<i64>()?, births.values::<i32>()?);
-            let keys = keys_of(request, &self.parts, members.len())?;
+            let keys = keys_of(request, &self.parts, members.len(), 1)?;
             let births = Born::of_each(births, &keys, members.len() / self.parts.0.len().max(1))?;
             asked.push((members, keys, births));
         }

@@ -1,6 +1,6 @@
 //! Ops that write a table to files and read it back: `MxRecSave`, `MxRecLoad`.
 
-use super::lists::{members, Tensors};
+use super::lists::{flag, Tensors};
 use super::support::{on, table, TableOp, HANDLE};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tables;
@@ -178,11 +178,8 @@ impl OpKernel for Load {
     };
 
     fn create(construction: &Construction) -> Result<Self> {
-        match members(construction)? {
-            0 => Ok(Self { is_chosen: false }),
-            1 => Ok(Self { is_chosen: true }),
-            other => Err(Error::invalid("N must be 0 or 1").with("N", other)),
-        }
+        let is_chosen = flag(construction, "N")?;
+        Ok(Self { is_chosen })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {

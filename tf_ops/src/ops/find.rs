@@ -1,6 +1,6 @@
 //! Reading rows by their keys, in one table or in many: `MxRecFind`.
 
-use super::lists::{length_of_each, members, on_only, Tensors};
+use super::lists::{flag, length_of_each, members, on_only, Tensors};
 use super::read::{
     expect_variables, of_each, BAGS, MANY_DIVISORS, MANY_ENDS, MANY_NORMS, MANY_WEIGHTS, NORMS,
     VARIABLES,
@@ -77,16 +77,12 @@ impl OpKernel for Find {
         let absents = length_of_each(construction, "A", members)?;
         let bags = length_of_each(construction, "B", members)?;
         let norms = length_of_each(construction, "L", bags)?;
-        let initial = match construction.int("initial")? {
-            0 => false,
-            1 if absents == 0 && bags == 0 => true,
-            1 => {
-                return Err(Error::invalid("initial 1 needs A and B 0")
-                    .with("A", absents)
-                    .with("B", bags))
-            }
-            other => return Err(Error::invalid("initial must be 0 or 1").with("initial", other)),
-        };
+        let initial = flag(construction, "initial")?;
+        if initial && (absents > 0 || bags > 0) {
+            return Err(Error::invalid("initial 1 needs A and B 0")
+                .with("A", absents)
+                .with("B", bags));
+        }
         Ok(Self {
             members,
             absents,

@@ -1,6 +1,6 @@
 //! `MxRecTable`: the op that owns a table.
 
-use super::support::expect_like;
+use super::support::{expect_like, LIKE, VARIABLE};
 use crate::config::Settings;
 use crate::op_def::{Arg, OpDef};
 use crate::tables::{self, Reference};
@@ -53,18 +53,10 @@ impl OpKernel for MakeTable {
                 shape: "(n)",
                 doc: "The configuration, JSON in UTF-8.",
             },
-            Arg {
-                spec: "like: float",
-                shape: "(0, dim)",
-                doc: "No row; its shape states dim.",
-            },
+            LIKE,
         ],
         outputs: &[
-            Arg {
-                spec: "variable: float",
-                shape: "(0, dim)",
-                doc: "What lookups take and gradients are taken of.",
-            },
+            VARIABLE,
             Arg {
                 spec: "handle: int64",
                 shape: "()",
@@ -96,7 +88,7 @@ impl OpKernel for MakeTable {
             }
             None => {
                 let settings = Settings::parse(json)?;
-                expect_like(&like, &settings.table)?;
+                expect_like("like", &like, &settings.table)?;
                 let table = tables::own(settings)?;
                 let number = table.number();
                 *made = Some(Made {

@@ -3,18 +3,14 @@
 //! that describe bags.
 
 use super::bag_inputs::BagInputs;
-use super::lists::{length, Tensors};
-use super::support::{expect_rank, IDS};
+use super::lists::{flag, Tensors};
+use super::rows::{OFFSETS, ROWS, ROWS_GRAD};
+use super::support::{expect_one_each, expect_rank, IDS};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{self as kernels, Error, Result};
+use mx_rec_kernels::{self as kernels, Result};
 
-const OFFSETS: Arg = Arg {
-    spec: "offsets: int64",
-    shape: "(u)",
-    doc: "Row numbers of the distinct keys.",
-};
 const INVERSE: Arg = Arg {
     spec: "inverse: int32",
     shape: "(i...)",
@@ -57,11 +53,6 @@ const WITH_NORM: Attr = Attr {
     spec: "L: int >= 0 = 0",
     doc: "1: rows have a greatest norm. 0: they have none.",
 };
-const ROWS: Arg = Arg {
-    spec: "rows: float",
-    shape: "(u, dim)",
-    doc: "Rows of distinct keys.",
-};
 const POOLED: Arg = Arg {
     spec: "pooled: float",
     shape: "(s..., dim)",
@@ -79,10 +70,7 @@ const BAG_ERRORS: &str = "`INVALID_ARGUMENT` for ends that do not ascend from 0 
 
 /// How many norms a node has: one, or none.
 fn norms(construction: &Construction) -> Result<usize> {
-    match length(construction, "L")? {
-        norms @ (0 | 1) => Ok(norms),
-        other => Err(Error::invalid("L must be 0 or 1").with("L", other)),
-    }
+    Ok(usize::from(flag(construction, "L")?))
 }
 
 /// Rows of distinct keys to pooled rows.
@@ -149,15 +137,9 @@ impl OpKernel for ReducePooled {
             DIVISORS,
             NORMS,
             KEPT,
-            Arg {
-                doc: "Only its length counts.",
-                ..OFFSETS
-            },
+            OFFSETS,
         ],
-        outputs: &[Arg {
-            doc: "Gradient of the rows.",
-            ..ROWS
-        }],
+        outputs: &[ROWS_GRAD],
         attrs: &[WITH_NORM],
         errors: BAG_ERRORS,
         differentiable: true,
@@ -179,7 +161,7 @@ impl OpKernel for ReducePooled {
             given.keep(rows);
         }
         let offsets = further.one()?;
-        let dim = given.expect_each(&grad)?;
+        let dim = expect_one_each(&grad, &given.ends)?;
         expect_rank(&offsets, 1)?;
         let mut rows = context.allocate::<f32>(&[offsets.dim(0), dim as i64])?;
         kernels::reduce_pooled(
@@ -228,7 +210,7 @@ impl OpKernel for PooledWeightGradient {
         let given = BagInputs::read(context, 3, None, Some(4))?;
         let norm = Tensors::from(context, 5, 5).list(self.norms)?.pop();
         let given = given.with_norm(norm);
-        let dim = given.expect_each(&grad)?;
+        let dim = expect_one_each(&grad, &given.ends)?;
         expect_rank(&rows, 2)?;
         let mut weights = context.allocate::<f32>(&inverse.dims())?;
         kernels::weight_gradients(

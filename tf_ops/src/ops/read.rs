@@ -3,7 +3,7 @@
 use super::bag_inputs::BagInputs;
 use super::lists::{length, length_of_each, members, on_only, Tensors};
 use super::pooled;
-use super::support::{expect_rank, expect_variable, on, table, HANDLES, MEMBERS};
+use super::support::{expect_like, expect_rank, on, table, HANDLES, MEMBERS};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel, Output};
 use crate::threads::pool;
@@ -199,7 +199,9 @@ impl OpKernel for Read {
 /// Refuses variables that are not those of their tables.
 pub(super) fn expect_variables(tables: &[Arc<Table>], variables: &[Input]) -> Result<()> {
     let mut all = tables.iter().zip(variables);
-    all.try_for_each(|(table, variable)| on(table, || expect_variable(variable, table)))
+    all.try_for_each(|(table, variable)| {
+        on(table, || expect_like("variable", variable, table.config()))
+    })
 }
 
 /// Tensors with a row of its member's table for each of its ids, or for each of its bags.
@@ -220,7 +222,7 @@ pub(super) fn of_each(
 /// A row for each id of the only table: the most frequent form, and the shortest, without a list.
 fn read_one(context: &Context, table: &Table) -> Result<()> {
     let (offsets, inverse) = (context.input(2)?, context.input(3)?);
-    expect_variable(&context.input(1)?, table)?;
+    expect_like("variable", &context.input(1)?, table.config())?;
     expect_rank(&offsets, 1)?;
     let mut rows = context.allocate::<f32>(&inverse.dims_and(table.dim()))?;
     table.embed(

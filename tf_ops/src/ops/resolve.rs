@@ -1,7 +1,7 @@
 //! Ops that give keys their rows: `MxRecIdOffset` in the step, `MxRecPrepare` before it, in the
 //! input pipeline.
 
-use super::lists::{length, length_of_each, members, on_only, Tensors};
+use super::lists::{flag, length, length_of_each, members, on_only, Tensors};
 use super::support::{ids, limit, on, HANDLES, KEY_TYPE, LIMIT, MEMBERS};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, Lent, OpKernel, Output, Settable};
@@ -82,14 +82,10 @@ impl OpKernel for IdOffset {
     fn create(construction: &Construction) -> Result<Self> {
         let members = members(construction)?;
         let prepared = length_of_each(construction, "P", members)?;
-        let create = match construction.int("create")? {
-            0 if prepared > 0 => {
-                return Err(Error::invalid("what is prepared needs create 1").with("P", prepared))
-            }
-            0 => false,
-            1 => true,
-            other => return Err(Error::invalid("create must be 0 or 1").with("create", other)),
-        };
+        let create = flag(construction, "create")?;
+        if prepared > 0 && !create {
+            return Err(Error::invalid("what is prepared needs create 1").with("P", prepared));
+        }
         Ok(Self {
             members,
             prepared,

@@ -1,6 +1,6 @@
 //! The op that makes the bags of many sparse lookups at once: `MxRecSparseBagsMany`.
 
-use super::lists::{members, Tensors};
+use super::lists::{flag, members, Tensors};
 use super::support::{expect_rank, ids, KEY_TYPE, MEMBERS};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, OpKernel};
@@ -89,15 +89,10 @@ impl OpKernel for SparseBagsMany {
     };
 
     fn create(construction: &Construction) -> Result<Self> {
-        let flag = |name| match construction.int(name)? {
-            0 => Ok(false),
-            1 => Ok(true),
-            other => Err(Error::invalid(format!("{name} must be 0 or 1")).with(name, other)),
-        };
         Ok(Self {
             members: members(construction)?,
-            leaves_out: flag("leave_out")?,
-            fills: flag("fill")?,
+            leaves_out: flag(construction, "leave_out")?,
+            fills: flag(construction, "fill")?,
         })
     }
 

@@ -262,7 +262,7 @@ impl Lookup<'_> {
         let ids = inverse.values::<i32>()?;
         let pooled = self.bags.filter(|bags| !bags.is_empty());
         if let Some(bags) = pooled {
-            bags.expect_each(grad)?;
+            expect_one_each(grad, &bags.ends)?;
         } else if self.bags.is_none() || !ids.is_empty() {
             expect_one_each(grad, inverse)?;
         }
