@@ -1,7 +1,7 @@
 //! Saved tables for Python: looking at them, and loading several together; paths in, JSON out,
 //! through ctypes (include/mx_rec.h).
 
-use crate::ffi_buffer::{bytes, give};
+use crate::ffi_buffer::{as_path, bytes, give};
 use mx_rec_kernels::checkpoint::inspect;
 use mx_rec_kernels::{Error, Result};
 use mx_rec_tf_ops::loads;
@@ -244,13 +244,4 @@ unsafe fn progress_callback(
         Some(progress) => unsafe { progress(done, total, context) != 0 },
         None => true,
     }
-}
-
-/// The path of these bytes, the empty one if the pointer is null.
-///
-/// # Safety
-/// `path` is null or points to `size` readable bytes, which stay as they are for `'a`.
-unsafe fn as_path<'a>(path: *const u8, size: usize) -> &'a Path {
-    // SAFETY: the caller says so.
-    Path::new(OsStr::from_bytes(unsafe { bytes(path, size) }))
 }
