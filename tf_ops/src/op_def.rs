@@ -77,8 +77,8 @@ pub struct OpDef {
 }
 
 impl OpDef {
-    /// What ops on tables have in common: no gradient goes through them, and they fail only for wrong types
-    /// and shapes.
+    /// What ops on tables have in common: no gradient goes through them, and they fail only for
+    /// wrong types and shapes.
     pub const STATEFUL: OpDef = OpDef {
         name: "",
         doc: "",

@@ -151,6 +151,14 @@ pub(super) fn damaged(message: &str, path: &Path) -> Error {
     Error::new(Kind::DataLoss, message).with("path", path.display())
 }
 
+/// The error of a read that must be complete.
+pub(super) fn cut_off(cause: io::Error, path: &Path) -> Error {
+    match cause.kind() {
+        io::ErrorKind::UnexpectedEof => damaged("a file became shorter while it was read", path),
+        _ => refused("read a file", path, cause),
+    }
+}
+
 /// Attaches a closure's path to the errors of the system.
 pub(super) fn named<T>(result: io::Result<T>, action: &str, path: &Path) -> Result<T> {
     result.map_err(|cause| refused(action, path, cause))
