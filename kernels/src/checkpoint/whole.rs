@@ -142,8 +142,8 @@ pub(super) fn crc32(start: u32, bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Kind;
     use crate::checkpoint::temp::Temp;
+    use crate::Kind;
     use proptest::prelude::*;
     use std::fs;
 

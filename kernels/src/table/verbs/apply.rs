@@ -338,10 +338,7 @@ impl Table {
     ) -> u64 {
         let Step { optimizer, slots } = step;
         let decay = optimizer.decay();
-        self.keys()
-            .counters
-            .stale
-            .fetch_add(dealt.stale, Ordering::Relaxed);
+        self.keys().counters.dropped(dealt.stale);
         if let Some(halves) = &mut content.halves {
             halves.set_updates(halves.updates() + 1);
         }

@@ -143,10 +143,7 @@ impl Table {
             kept.get_or_insert_with(|| (0..at).collect());
         }
         drop(known);
-        self.keys()
-            .counters
-            .stale
-            .fetch_add(distinct(stale), Ordering::Relaxed);
+        self.keys().counters.dropped(distinct(stale));
         Ok(BatchRows {
             table: self,
             content,
@@ -208,10 +205,7 @@ impl Table {
         if let Some(halves) = content.halves.as_mut().filter(|_| !are_given) {
             halves.set_updates(halves.updates() + 1);
         }
-        self.keys()
-            .counters
-            .stale
-            .fetch_add(dealt.stale, Ordering::Relaxed);
+        self.keys().counters.dropped(dealt.stale);
         let frozen = content.frozen().to_vec();
         let updated = AtomicU64::new(0);
         let content = &mut *content;
