@@ -208,3 +208,14 @@ pub(crate) fn get_any(number: i64) -> Result<Arc<Table>> {
 pub(crate) fn get(number: i64) -> Result<Arc<Table>> {
     TABLES.get(number)
 }
+
+/// Runs `work`; its error names the table.
+pub(crate) fn on<T>(table: &Table, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    work().map_err(|error| {
+        if error.context().iter().any(|(name, _)| *name == "table") {
+            error
+        } else {
+            error.with("table", &table.config().name)
+        }
+    })
+}

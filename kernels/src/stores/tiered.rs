@@ -461,17 +461,8 @@ impl Tiered {
             }
             Ok(())
         })?;
-        let none = Slab::new(narrow, 1);
-        match std::mem::replace(&mut self.frames, none)
-            .move_into(Slab::new(width, self.setup.ram_rows.min(most)), finish)
-        {
-            Ok(wide) => self.frames = wide,
-            Err(failed) => {
-                let (frames, error) = *failed;
-                self.frames = frames;
-                return Err(error);
-            }
-        }
+        let wide = Slab::new(width, self.setup.ram_rows.min(most));
+        self.frames.move_into(wide, finish)?;
         (self.log, self.places) = (log, places);
         Ok(())
     }

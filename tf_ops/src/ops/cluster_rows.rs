@@ -527,14 +527,11 @@ impl<'a> Born<'a> {
     fn check(&self, name: &Name, part: &Part) -> Result<()> {
         match self.content.filter(|&content| content != part.content) {
             None => Ok(()),
-            Some(_) => Err(Error::new(
+            Some(_) => Err(name.of(Error::new(
                 Kind::Aborted,
                 "the table was replaced (restored or cleared) after this step looked its keys up; \
                  nothing was changed, and the step can be run again",
-            )
-            .with("table", &name.table)
-            .with("part", name.part.part())
-            .with("parts", name.part.parts())),
+            ))),
         }
     }
 }

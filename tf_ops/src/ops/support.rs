@@ -2,6 +2,7 @@
 
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tables;
+pub(super) use crate::tables::on;
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::trace;
 use mx_rec_kernels::{Absent, Columns, Error, Ids, Result, Table, TableConfig};
@@ -93,17 +94,6 @@ fn found(context: &Context, find: fn(i64) -> Result<Arc<Table>>) -> Result<Arc<T
     let table = find(context.input(0)?.scalar::<i64>()?)?;
     trace::note(&table);
     Ok(table)
-}
-
-/// Runs `work`; its error names the table.
-pub(super) fn on<T>(table: &Table, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    work().map_err(|error| {
-        if error.context().iter().any(|(name, _)| *name == "table") {
-            error
-        } else {
-            error.with("table", &table.config().name)
-        }
-    })
 }
 
 /// The keys of an input.

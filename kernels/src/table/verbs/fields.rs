@@ -6,7 +6,7 @@ use crate::mem::NONE;
 use crate::simd::Level;
 use crate::stores::RowPart;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::RwLockReadGuard;
+use crate::sync::{RwLock, RwLockReadGuard};
 use crate::table::rows::content::{other_width, Content};
 use crate::table::rows::key_map::KeyMap;
 use crate::table::rows::offset::Unfit;
@@ -114,7 +114,7 @@ impl Table {
     /// from before the content was replaced.
     pub fn batch_rows(&self, offsets: &[i64]) -> Result<BatchRows<'_>> {
         let alone = Pool::alone();
-        let content = self.content_with(&alone, offsets)?;
+        let content = self.content_with(&alone, offsets, RwLock::read)?;
         let mut found = KeyMap::<u32, i64>::default();
         found.reserve(offsets.len());
         let (mut rows, mut firsts) = (Vec::new(), Vec::new());
@@ -180,7 +180,7 @@ impl Table {
             self.floats("new", update.new.len(), n)?;
         }
         self.expect_numbers(n)?;
-        let mut content = self.content_with_mut(pool, offsets)?;
+        let mut content = self.content_with(pool, offsets, RwLock::write)?;
         let dealt = self.deal(pool, &content, n, |at| offsets[at])?;
         let slots: Vec<SlotSpec> = fields
             .iter()

@@ -5,6 +5,7 @@ use crate::mem::{rows_ahead, MOST_AHEAD, NONE};
 use crate::pool::{ranges, shares};
 use crate::simd::Level;
 use crate::stores::{with_rows_now, ReadRows};
+use crate::sync::RwLock;
 use crate::table::disk::hold_all;
 use crate::table::group::{by_address, each, places, Failure};
 use crate::table::rows::content::{Content, Offsets};
@@ -69,7 +70,7 @@ impl Table {
             one.check(kept, out)?;
         }
         if let ([one], [out], [kept]) = (group, outs.as_mut_slice(), kept.as_mut_slice()) {
-            let content = one.table.content_with(pool, one.offsets)?;
+            let content = one.table.content_with(pool, one.offsets, RwLock::read)?;
             return one.read(pool, &content, kept, out);
         }
         let tables = by_address(group.iter().map(|one| one.table));

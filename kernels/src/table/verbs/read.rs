@@ -6,6 +6,7 @@ use crate::mem::{rows_ahead, rows_at_once, MOST_AHEAD, NONE};
 use crate::pool::{ranges, shares};
 use crate::simd::{Level, Vectorized};
 use crate::stores::{as_now, with_rows_now, ReadRows, Store};
+use crate::sync::RwLock;
 use crate::table::rows::content::{Content, Offsets};
 use crate::table::rows::offset::Unfit;
 use crate::table::verbs::by_key::{KeyRows, KeysOf, Locked};
@@ -39,7 +40,7 @@ impl Table {
     /// record that is damaged. `out` is then unspecified.
     pub fn lookup(&self, pool: &Pool, offsets: &[i64], out: &mut [f32]) -> Result<()> {
         self.floats("out", out.len(), offsets.len())?;
-        let content = self.content_with(pool, offsets)?;
+        let content = self.content_with(pool, offsets, RwLock::read)?;
         self.lookup_from(pool, &content, offsets, out)
     }
 
@@ -73,7 +74,7 @@ impl Table {
         out: &mut [f32],
     ) -> Result<()> {
         self.floats("out", out.len(), inverse.len())?;
-        let content = self.content_with(pool, offsets)?;
+        let content = self.content_with(pool, offsets, RwLock::read)?;
         self.embed_from(pool, &content, offsets, inverse, out)
     }
 
