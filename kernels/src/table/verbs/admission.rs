@@ -6,7 +6,6 @@
 
 use crate::batch::distinct::Wanted;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::table::keys::decision::Decided;
 use crate::table::keys::observed::Observed;
 use crate::table::keys::Keys;
 use crate::table::{Lease, Stats, Table};
@@ -180,20 +179,12 @@ impl Table {
             }
             crate::sync::RwLockWriteGuard::downgrade(index)
         };
-        let Decided {
-            mut offsets,
-            position,
-            missing,
-            access: _,
-        } = decided;
+        let mut offsets = decided.offsets;
         self.rows().stamp(&mut offsets);
-        let refused = keys.len() - offsets.len();
-        self.keys().counters.batch(offsets.len(), missing.len());
-        self.keys()
-            .counters
-            .refused
-            .fetch_add(refused as u64, Relaxed);
-        match position {
+        let (refused, counters) = (keys.len() - offsets.len(), &self.keys().counters);
+        counters.batch(offsets.len(), decided.missing.len());
+        counters.refused.fetch_add(refused as u64, Relaxed);
+        match decided.position {
             None => inverse.copy_from_slice(places),
             Some(position) => {
                 for (inverse, &place) in inverse.iter_mut().zip(places) {

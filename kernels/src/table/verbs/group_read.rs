@@ -36,15 +36,11 @@ impl RowsOf<'_> {
         kept: &mut [f32],
         out: &mut [f32],
     ) -> Result<()> {
-        let RowsOf {
-            table,
-            offsets,
-            inverse,
-            ..
-        } = *self;
         match &self.bags {
             Some(bags) => self.pool(pool, content, bags, kept, out),
-            None => table.embed_from(pool, content, offsets, inverse, out),
+            None => self
+                .table
+                .embed_from(pool, content, self.offsets, self.inverse, out),
         }
     }
 }
@@ -215,13 +211,8 @@ struct Strip<'a> {
 impl Strip<'_> {
     /// Names the rows of some ids.
     fn rows(&self, ids: Range<usize>, rows: &mut [u32; MOST_AHEAD]) -> Result<()> {
-        let RowsOf {
-            table,
-            offsets,
-            inverse,
-            ..
-        } = self.one;
-        for (row, &place) in rows.iter_mut().zip(&inverse[ids]) {
+        let (table, offsets) = (self.one.table, self.one.offsets);
+        for (row, &place) in rows.iter_mut().zip(&self.one.inverse[ids]) {
             *row = row_of(self.found, offsets, place)
                 .map_err(|why| table.bad_place(offsets, place, why))?;
         }

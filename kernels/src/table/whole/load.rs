@@ -242,16 +242,10 @@ impl Table {
             rounding: Rounding::Nearest,
         };
         fill(&mut loading)?;
-        let Loading {
-            index,
-            content,
-            history,
-            ..
-        } = loading;
         Ok(BuiltContent {
-            index,
-            content,
-            history,
+            index: loading.index,
+            content: loading.content,
+            history: loading.history,
         })
     }
 }
