@@ -102,6 +102,47 @@ def test_lookups_and_updates_of_several_variables_are_one_op_each(mx, optimizer,
 
 
 @both
+@pytest.mark.parametrize("optimizer", ["adagrad", "adam", "lazy_adam"])
+def test_updates_that_wait_for_batch_normalization_are_one_op(mx, optimizer, use_resource):
+    """The op that tf.group makes of the ops of Adam waits for the moving averages as well: each update was an op."""
+    v1 = tf.compat.v1
+    mx(stock_tables=".*")
+    seen = []
+
+    def build(ids, labels):
+        made = variables(v1, use_resource)
+        rows = tf.concat([tf.reshape(tf.nn.embedding_lookup(one, ids * 7 % cases.ROWS), [-1, 12]) for one in made], 1)
+        normal = v1.layers.batch_normalization(rows, training=True)
+        loss = tf.reduce_mean(tf.square(tf.reduce_sum(normal * tf.linspace(-1.0, 1.0, 36), 1) - labels))
+        make = cases.optimizers().get(optimizer, lambda: v1.train.AdamOptimizer(0.02))
+        with tf.control_dependencies(v1.get_collection(v1.GraphKeys.UPDATE_OPS)):
+            seen.append(make().minimize(loss))
+        return loss, seen[-1], made
+
+    cases.expect_equal(build, ["w0", "w1", "w2"])
+    assert [op.get_attr("N") for op in needed(seen[-1])["MxRecUpdate"]] == [3]
+
+
+@both
+def test_what_waits_for_an_update_and_for_another_op_waits_for_both(v1, graph, use_resource):
+    variable, = variables(v1, use_resource, 1)
+    count = v1.get_variable("count", [], use_resource=use_resource, initializer=v1.zeros_initializer())
+    loss = tf.reduce_sum(tf.square(tf.nn.embedding_lookup(variable, [1, 2])))
+    v1.train.AdamOptimizer(0.1).minimize(loss)
+    gate = graph.get_operation_by_name("Adam/update_w0/group_deps")
+    both_ops = tf.group(*list(gate.control_inputs) + [count.assign_add(1.0).op])
+    with tf.control_dependencies([both_ops]):
+        counted = tf.identity(count.read_value())
+    with support.started(support.new_session()) as session:
+        before = session.run(tf.gather(variable, [1, 2]))
+        assert [session.run(counted) for _ in range(3)] == [1.0, 2.0, 3.0]
+        session.run(both_ops)
+        assert session.run(count) == 4.0 and (session.run(tf.gather(variable, [1, 2])) != before).all()
+    ops = cases.ops_of_run([counted])
+    assert needed(counted)["MxRecUpdate"] and any(op.type.startswith("AssignAdd") for op in ops)
+
+
+@both
 def test_parts_of_a_model_with_other_optimizers_find_their_rows_by_one_op(mx, use_resource):
     """FTRL touches the first row for a bag without ids, Adagrad does not: their bags are two ops."""
     v1 = tf.compat.v1

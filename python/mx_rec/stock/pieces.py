@@ -1,17 +1,15 @@
 """Lookups and updates that need no tensor of rows: in plain form, which the graph pass joins."""
 
-from collections import OrderedDict
 from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
 import tensorflow as tf
 
 from mx_rec.core.bags import COMBINERS, norms_of
-from mx_rec.edits.wiring import (in_its_place, in_place_of, on_device, replace_change,
-                                 replace_output, waits_between)
+from mx_rec.edits.wiring import (in_its_place, in_place_of, on_device, replace_output,
+                                 waits_between)
 from mx_rec.ops import library
 from mx_rec.ops.lookups import read_rows
 from mx_rec.ops.optimizers import optimizer_named
-from mx_rec.ops.registered import only_computes
 from mx_rec.optimizers.base import apply_rows
 from mx_rec.state.table_variable import row_shape
 from mx_rec.stock import updates as forms
@@ -84,25 +82,6 @@ class _Update(NamedTuple):
     def ops(self) -> List[tf.Operation]:
         """Returns the ops that are replaced."""
         return [self.rows.op(name) for name in self.step.ops]
-
-
-def gates_of(ops: Sequence[tf.Operation]) -> List[tf.Operation]:
-    """Returns the ops that do nothing but wait for the ops of an update: of those of Adam, one.
-
-    It also waits for what `tf.control_dependencies` asks of all of them.
-
-    Args:
-        ops: The ops of the update.
-    """
-    own = set(ops)
-    return [other for other in _waiting(ops) if len(ops) > 1 and other.type == "NoOp"
-            and all(one in own or only_computes(one.type) for one in other.control_inputs)]
-
-
-def _waiting(ops: Sequence[tf.Operation]) -> List[tf.Operation]:
-    """Returns the ops that wait for any of some."""
-    return list(OrderedDict.fromkeys(
-        other for op in ops for other in op._control_outputs))  # pylint: disable=protected-access
 
 
 def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
@@ -202,11 +181,7 @@ def _apply(change: _Update) -> None:
                 if bags else library().mx_rec_reduce(one.grad, inverse, offsets)
             taken.append((rows.table.handle, offsets, grad))
         done = apply_rows(optimizer_step(change.step, change.numbers, rows.initial()), taken)
-    gates = gates_of(ops)
-    for op in ops:
-        replace_change(op, done, ops)
-    for gate in gates:
-        replace_change(gate, done)
+    rows.replace_update(change.step, done)
 
 
 class _Bags(NamedTuple):
@@ -232,4 +207,4 @@ def _bags(lookup: _Lookup, fills: bool) -> _Bags:
     return _Bags(made.bag_ids[0], made.ends[0], made.divisors[0])
 
 
-__all__ = ["fuse", "gates_of"]
+__all__ = ["fuse"]

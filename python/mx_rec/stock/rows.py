@@ -234,9 +234,19 @@ class Rows:
                 inverses = [inverse]
             done = update(optimizer_step(step, self.numbers(step), self.initial()),
                           Gradients([self.table.handle], [offsets], [grad], inverses), "update")
+        self.replace_update(step, done)
+
+    def replace_update(self, step: forms.Step, done: tf.Operation) -> None:
+        """Puts an op in the place of an update."""
         ops = [self.op(name) for name in step.ops]
         for one in ops:
             replace_change(one, done, ops)
+        for name in step.gates:
+            gate = self.op(name)
+            replace_change(gate, done)
+            # What else it waits for, `done` needs.
+            gate._remove_all_control_inputs()  # pylint: disable=protected-access
+            gate._add_control_input(done)  # pylint: disable=protected-access
 
     def gradient(self, step: forms.Step) -> Tuple[tf.Tensor, tf.Tensor]:
         """Returns the checked ids (n) of an update, and what is subtracted (n, dim)."""

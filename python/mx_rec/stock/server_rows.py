@@ -28,7 +28,6 @@ from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock import updates as forms
 from mx_rec.stock.analysis import StockVariable
 from mx_rec.stock.fused import Piece
-from mx_rec.stock.pieces import gates_of
 from mx_rec.stock.rows import Rows, optimizer_step
 from mx_rec.stock.servers import Servers
 from mx_rec.tensorflow.names import device as device_module
@@ -156,7 +155,7 @@ def _replace(graph: tf.Graph, group: Sequence[_Update]) -> None:
     """Replaces updates of a table by one on each server; the graph pass joins those of several."""
     first = group[0]
     ops = [op for one in group for op in one.ops()]
-    gates = [gate for one in group for gate in gates_of(one.ops())]
+    gates = [one.rows.op(name) for one in group for name in one.step.gates]
     # Some may have been replaced since they were noted.
     waits = [in_its_place(wait) for one in group for wait in one.waits]
     with in_place_of(ops[0], waits, [op.name for op in ops], device=first.rows.device):
