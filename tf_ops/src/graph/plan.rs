@@ -7,6 +7,7 @@ use super::graph_def::{item, read_ops, Graph, InputSource, Node, NodeInput, Shap
 use super::iterators::{ExtendableIterator, Iterators};
 use super::library::{Library, StatefulOps};
 use super::lists::members;
+use super::readers::source_of;
 use super::requests::{self, PlannedRequests, SPLIT};
 use super::slice::{Slicer, Verdict};
 use super::sums::{self, PlannedSums};
@@ -638,12 +639,8 @@ fn wrong_handle(graph: &Graph<'_>, node: &Node<'_>, kind: LookupKind) -> Option<
         return None;
     }
     let handle = graph.data_input(node, 0)?;
-    let source = match handle.source {
-        InputSource::Node(source) => graph.nodes.get(source),
-        _ => None,
-    };
     let tensor = quoted(&handle.tensor());
-    match source {
+    match source_of(graph, handle) {
         Some(table) if table.op == "MxRecTable" && handle.output == Some(1) => None,
         Some(other) => Some(format!(
             "its handle {tensor}, of {}, is not that of an op MxRecTable",

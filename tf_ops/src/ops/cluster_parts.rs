@@ -7,7 +7,7 @@ use super::file::{paths, PATHS};
 use super::support::{on, HANDLE};
 use crate::config::Settings;
 use crate::op_def::{Arg, OpDef};
-use crate::tables::{self, Member, MemberReference, Part, SHARED};
+use crate::tables::{self, Member, MemberReference, Part, MEMBERS, SHARED};
 use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{checkpoint, Kind, Partition, Result};
@@ -122,7 +122,7 @@ impl OpKernel for PartNode {
             Some((config, reference)) if config == json => reference.number(),
             _ => {
                 let member = Member::new(Settings::parse(json)?, self.part);
-                let reference = tables::refer(member);
+                let reference = MEMBERS.own(member);
                 made.insert((json.to_vec(), reference)).1.number()
             }
         };

@@ -4,7 +4,7 @@
 use super::cluster::{put, COUNT, PART, PARTS};
 use super::lists::{members, natural, Tensors};
 use super::support::on;
-use super::update::{optimizer, OPTIMIZER, UPDATED};
+use super::update::{OPTIMIZER, UPDATED};
 use crate::config::Settings;
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::shared::Name;
@@ -394,7 +394,7 @@ impl OpKernel for Push {
     fn create(construction: &Construction) -> Result<Self> {
         let groups = members(construction)?;
         Ok(Self {
-            optimizer: optimizer(construction)?,
+            optimizer: Optimizer::of(construction.int("optimizer")?)?,
             parts: Parts::of(construction)?,
             creates: construction.int("create")? != 0,
             groups: (0..groups).map(|_| Members::default()).collect(),

@@ -3,7 +3,7 @@
 use super::support::{expect_like, LIKE, VARIABLE};
 use crate::config::Settings;
 use crate::op_def::{Arg, OpDef};
-use crate::tables::{self, Reference};
+use crate::tables::{self, Reference, TABLES};
 use crate::tf::{Construction, Context, OpKernel};
 use mx_rec_kernels::{Error, Result};
 use parking_lot::Mutex;
@@ -89,7 +89,7 @@ impl OpKernel for MakeTable {
             None => {
                 let settings = Settings::parse(json)?;
                 expect_like("like", &like, &settings.table)?;
-                let table = tables::own(settings)?;
+                let table = TABLES.own(settings.make(None)?);
                 let number = table.number();
                 *made = Some(Made {
                     config: json.to_vec(),

@@ -23,11 +23,6 @@ pub(super) const UPDATED: Arg = Arg {
     doc: "Distinct rows that were updated; rows of padding_keys are not.",
 };
 
-/// The optimizer of a node.
-pub(super) fn optimizer(construction: &Construction) -> Result<&'static Optimizer> {
-    Optimizer::of(construction.int("optimizer")?)
-}
-
 /// One step of an optimizer.
 pub(crate) struct Update {
     optimizer: &'static Optimizer,
@@ -140,7 +135,7 @@ impl OpKernel for Update {
         for (count, name) in lengths.iter_mut().zip(["R", "B", "L", "C", "H"]) {
             *count = length(construction, name)?;
         }
-        let optimizer = optimizer(construction)?;
+        let optimizer = Optimizer::of(construction.int("optimizer")?)?;
         let [inverses, bags, norms, columns, _] = lengths;
         let wrong = |count: usize, full: usize| count != 0 && count != full;
         let needs_ids = inverses == 0 && (bags > 0 || columns > 0);
@@ -222,22 +217,13 @@ impl OpKernel for Update {
 impl Update {
     /// The optimizer with the numbers of a run.
     fn step(&self, hyper: &[Input]) -> Result<Box<dyn RowOptimizer>> {
-        let names = self
-            .optimizer
-            .numbers
-            .iter()
-            .map(|number| Some(number.name));
-        let numbers =
-            hyper
-                .iter()
-                .zip(names.chain(std::iter::repeat(None)))
-                .map(|(input, name)| {
-                    let number = input.scalar::<f32>();
-                    number.map_err(|error| match name {
-                        Some(name) => error.with("number", name),
-                        None => error,
-                    })
-                });
+        let numbers = hyper.iter().enumerate().map(|(at, input)| {
+            let number = input.scalar::<f32>();
+            number.map_err(|error| match self.optimizer.numbers.get(at) {
+                Some(number) => error.with("number", number.name),
+                None => error,
+            })
+        });
         self.optimizer.step(&numbers.collect::<Result<Vec<f32>>>()?)
     }
 }

@@ -210,9 +210,7 @@ impl Table {
         // An admission that has the index for writing gives rows by the threshold it decided with.
         let _index = self.index().read();
         let rows = self.content().read().store.rows();
-        self.keys()
-            .set_access(access, rows)
-            .map_err(|error| error.with("table", &self.config().name))
+        self.named(self.keys().set_access(access, rows))
     }
 
     /// Rows, memory and what has happened; cheap enough for every step.
@@ -272,8 +270,6 @@ impl Table {
         }
         let _index = self.index().read();
         let rows = self.content().read().store.rows();
-        self.keys()
-            .configure(access, eviction, now, rows)
-            .map_err(|error| error.with("table", &self.config().name))
+        self.named(self.keys().configure(access, eviction, now, rows))
     }
 }

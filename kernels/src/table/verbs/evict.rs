@@ -78,7 +78,7 @@ impl Table {
     ) -> Result<u64> {
         let rows = reserved(ids.len(), "no memory to remove rows", "ids");
         let mut removed = Removed {
-            rows: rows.map_err(|error| error.with("table", &self.config().name))?,
+            rows: self.named(rows)?,
             keys: Vec::new(),
         };
         let mut index = self.index().write();

@@ -189,10 +189,7 @@ impl Table {
                 Field::Slot(spec) => Some(spec.clone()),
             })
             .collect();
-        let mut slots = content
-            .slots_for(&slots)
-            .map_err(|error| error.with("table", &self.config().name))?
-            .into_iter();
+        let mut slots = self.named(content.slots_for(&slots))?.into_iter();
         let embedding = content.layout.embedding();
         let places: Vec<Place> = fields
             .iter()

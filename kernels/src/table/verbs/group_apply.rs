@@ -180,7 +180,7 @@ impl<'t, 'g> Update<'t, 'g> {
                 Some(bags) => reduce_pooled(pool, lookup.grads, inverse, bags, own),
                 None => reduce_columns(pool, lookup.grads, inverse, own),
             };
-            summed.map_err(|error| error.with("table", &self.table.config().name))?;
+            self.table.named(summed)?;
         }
         self.grads = Grads::Rows(sums.into());
         Ok(())

@@ -10,13 +10,10 @@ use crate::table::disk::hold_all;
 use crate::table::group::{by_address, each, places, Failure};
 use crate::table::rows::content::{Content, Offsets};
 use crate::table::verbs::by_key::Locked;
-use crate::table::verbs::read::{row_of, Block};
+use crate::table::verbs::read::{row_of, turns, Block};
 use crate::table::{KeysOf, RowsOf, Table};
 use crate::{Error, Pool, Result};
 use std::ops::Range;
-
-/// A part of a concatenation should have at least so many floats.
-const LEAST_FLOATS: usize = 1 << 15;
 
 impl RowsOf<'_> {
     /// Refuses what is not as long as it should be.
@@ -136,12 +133,7 @@ impl Table {
         let widest = group.iter().map(|one| one.table.dim()).max().unwrap_or(1);
         let block = rows_ahead(widest);
         let blocks = n.div_ceil(block);
-        let parts = match pool.parts(out.len(), LEAST_FLOATS) {
-            1 => 1,
-            // A thread that is held up should not hold up the rest.
-            parts => (parts * 4).min(blocks),
-        };
-        let parts = ranges(blocks, parts).into_iter();
+        let parts = ranges(blocks, turns(pool, out.len(), blocks)).into_iter();
         let parts = parts.map(|blocks| blocks.start * block..(blocks.end * block).min(n));
         let work = shares(out, width, parts.collect());
         pool.try_each(work, |(range, out)| {

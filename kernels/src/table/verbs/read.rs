@@ -127,8 +127,7 @@ impl Table {
 
     /// Refuses bags that are not those of `n` ids.
     pub(in crate::table) fn expect_bags(&self, bags: Option<&Bags<'_>>, n: usize) -> Result<()> {
-        bags.map_or(Ok(()), |bags| bags.check(n))
-            .map_err(|error| error.with("table", &self.config().name))
+        self.named(bags.map_or(Ok(()), |bags| bags.check(n)))
     }
 
     /// Cuts `out (n, dim)` into parts for the threads of a pool.
@@ -139,11 +138,7 @@ impl Table {
         out: &mut [f32],
         f: impl Fn(Range<usize>, &mut [f32]) -> Result<()> + Sync,
     ) -> Result<()> {
-        let parts = match pool.parts(out.len(), LEAST_FLOATS) {
-            1 => 1,
-            // A thread that is held up should not hold up the rest.
-            parts => (parts * 4).min(n.max(1)),
-        };
+        let parts = turns(pool, out.len(), n.max(1));
         let work = shares(out, self.dim(), ranges(n, parts));
         pool.try_each(work, |(range, out)| f(range, out))
     }
@@ -224,6 +219,15 @@ impl KeysOf<'_> {
             });
             Ok(())
         })
+    }
+}
+
+/// Into how many parts, of `most`, a copy of so many floats is cut.
+pub(in crate::table) fn turns(pool: &Pool, floats: usize, most: usize) -> usize {
+    match pool.parts(floats, LEAST_FLOATS) {
+        1 => 1,
+        // A thread that is held up should not hold up the rest.
+        parts => (parts * 4).min(most),
     }
 }
 
