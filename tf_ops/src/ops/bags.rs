@@ -158,7 +158,6 @@ impl OpKernel for BagWeights {
             spec: "checked: float",
             shape: "(s...)",
             doc: "The weights.",
-            ..WEIGHTS
         }],
         attrs: &[KEY_TYPE],
         errors: "`INVALID_ARGUMENT` for weights of another shape than the ids.",
