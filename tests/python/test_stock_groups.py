@@ -11,6 +11,7 @@ import support
 from mx_rec.graph import modify_graph_and_start_emb_cache
 from mx_rec.ops.optimizers import gradients_of
 from test_fused_updates import needed
+from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.convert import converted
 from mx_rec.stock.select import convert_graph
 
@@ -121,6 +122,68 @@ def test_updates_that_wait_for_batch_normalization_are_one_op(mx, optimizer, use
 
     cases.expect_equal(build, ["w0", "w1", "w2"])
     assert [op.get_attr("N") for op in needed(seen[-1])["MxRecUpdate"]] == [3]
+
+
+def clipped(pairs):
+    grads, variables = zip(*pairs)
+    return zip(tf.clip_by_global_norm(grads, 0.5)[0], variables)
+
+
+def scaled(pairs):
+    return [(tf.IndexedSlices(grad.values * 0.5, grad.indices, grad.dense_shape), variable) for grad, variable in pairs]
+
+
+@pytest.mark.parametrize("change, lookup, optimizer, use_resource", [
+    (list, "sparse", "adam", False), (list, "twice", "sgd", False), (list, "rows", "sgd", True),
+    (list, "reshaped", "adam", True), (clipped, "rows", "adam", False), (clipped, "twice", "adam", True),
+    (clipped, "sparse", "adam", True), (scaled, "reshaped", "sgd", True), (scaled, "sparse", "sgd", False)])
+def test_gradients_that_something_changes_take_the_rows_of_their_lookups(mx, change, lookup, optimizer, use_resource):
+    """Each variable had an update of its own, which looked its ids up again."""
+    v1 = tf.compat.v1
+    mx(stock_tables=".*")
+    seen = []
+
+    def rows_of(variable, ids):
+        if lookup == "sparse":
+            return tf.nn.embedding_lookup_sparse(variable, tf.sparse.from_dense(ids + 1), None, combiner="mean")
+        if lookup == "reshaped":
+            return tf.reduce_sum(tf.nn.embedding_lookup(variable, tf.reshape(ids, [-1, 1, 3])), [1, 2])
+        rows = tf.reduce_sum(tf.nn.embedding_lookup(variable, ids), 1)
+        return rows if lookup == "rows" else rows + tf.reduce_max(tf.nn.embedding_lookup(variable, ids), 1)
+
+    def build(ids, labels):
+        made = variables(v1, use_resource)
+        rows = tf.concat([rows_of(one, ids * 7 % (cases.ROWS - 1)) for one in made], 1)
+        loss = tf.reduce_mean(tf.square(tf.reduce_sum(rows * tf.linspace(-1.0, 1.0, 3 * cases.DIM), 1) - labels))
+        make = {"adam": lambda: v1.train.AdamOptimizer(0.02), "sgd": lambda: v1.train.GradientDescentOptimizer(0.1)}
+        chosen = make[optimizer]()
+        seen.append(chosen.apply_gradients(change(chosen.compute_gradients(loss, made))))
+        return loss, seen[-1], made
+
+    cases.expect_equal(build, ["w0", "w1", "w2"])
+    types = types_of(seen[-1])
+    assert types["MxRecUpdate"] == types["MxRecIdOffset of many"] == 1 and "MxRecIdOffset" not in types
+
+
+@both
+def test_a_gather_that_an_update_does_not_need_makes_no_rows_for_it(v1, graph, use_resource):
+    """By the ids of an update, before it and after it."""
+    variable, = variables(v1, use_resource, 1)
+    ids = v1.placeholder(tf.int64, [None])
+    before = tf.gather(variable, ids)
+    change = v1.scatter_sub(variable, ids, tf.ones([tf.size(ids), cases.DIM]))
+    with tf.control_dependencies([change.op]):
+        after = tf.gather(variable, ids)
+    support.keep_variables()
+    found, = convert_graph(graph, True)
+    assert found.converts
+    table = graph_state(graph).tables[found.table]
+    with support.started(support.new_session()) as session:
+        start = session.run(before, {ids: [1, 2, 1]})
+        assert table.size() == 0
+        np.testing.assert_allclose(session.run(after, {ids: [1, 2]}), start[:2] - 1.0, rtol=1e-5)
+        np.testing.assert_allclose(session.run(before, {ids: [1, 2, 3]})[:2], start[:2] - 1.0, rtol=1e-5)
+        assert table.size() == 2
 
 
 @both
