@@ -1,13 +1,14 @@
 //! What belongs to a table's directory, as its manifest says: in JSON with checksums, of version 1
 //! in lines of text.
 
-use super::format::{damaged, is_slot_name, named, MANIFEST, MAX_SLOTS, STEPS, TEXT_MANIFEST};
+use super::format::{
+    damaged, is_slot_name, named, read_digits, MANIFEST, MAX_SLOTS, STEPS, TEXT_MANIFEST,
+};
 use super::manifest_v1::ManifestV1;
 use super::parts::content;
 use super::whole::Seal;
 use crate::{Error, Kind, Result, RowDtype, RowStorage, SlotSpec, TableConfig};
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
 use std::fmt::Display;
 use std::path::{Component, Path, PathBuf};
@@ -286,14 +287,6 @@ struct JsonSlot {
     initial: f32,
     #[serde(default)]
     per_row: bool,
-}
-
-/// Reads a checksum of eight hexadecimal digits.
-pub(super) fn read_digits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let plain = text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let value = u32::from_str_radix(&text, 16).ok().filter(|_| plain);
-    value.ok_or_else(|| D::Error::custom("a checksum is not eight hexadecimal digits"))
 }
 
 fn write_digits<S: serde::Serializer>(value: &u32, serializer: S) -> Result<S::Ok, S::Error> {

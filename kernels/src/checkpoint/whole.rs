@@ -4,8 +4,7 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
-use super::format::{damaged, MANIFEST};
-use super::manifest::read_digits;
+use super::format::{damaged, read_digits, MANIFEST};
 use super::parts::content;
 use crate::Result;
 use serde::Deserialize;
