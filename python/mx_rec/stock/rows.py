@@ -402,13 +402,14 @@ def _readers(tensor: tf.Tensor) -> List[tf.Operation]:
     return found
 
 
-def sums_of(step: forms.Step, dim: int, pieces: Sequence[Piece], grads: Sequence[tf.Tensor],
-            found: Sequence[Tuple[tf.Tensor, tf.Tensor]]) -> List[tf.Tensor]:
+def sums_of(plan: StockVariable, step: forms.Step, pieces: Sequence[Piece],
+            grads: Sequence[tf.Tensor], found: Sequence[Tuple[tf.Tensor, tf.Tensor]]
+            ) -> List[tf.Tensor]:
     """Adds the ops that sum the gradients of lookups, or what is added, by row.
 
     Args:
+        plan: Of the variable.
         step: The update.
-        dim: Floats of a row.
         pieces: Lookups without bags.
         grads: Their gradients.
         found: For each the rows, or their keys, and in the shape of the ids which of these each id
@@ -421,9 +422,9 @@ def sums_of(step: forms.Step, dim: int, pieces: Sequence[Piece], grads: Sequence
         grads = tf.split(grads[0], [tf.size(inverse) for _, inverse in found], name="grads")
     sums = []  # type: List[tf.Tensor]
     for grad, (offsets, inverse) in zip(grads, found):
-        if grad.shape.rank is None or inverse.shape.rank is None \
+        if len(plan.shape) != 2 or grad.shape.rank is None or inverse.shape.rank is None \
                 or grad.shape.rank != inverse.shape.rank + 1:
-            grad = tf.reshape(grad, tf.concat([tf.shape(inverse), [dim]], 0))
+            grad = tf.reshape(grad, tf.concat([tf.shape(inverse), [plan.dim]], 0))
         sums.append(library().mx_rec_reduce(_subtracted(step, grad), inverse, offsets))
     return sums
 

@@ -180,7 +180,7 @@ def _gradients(update: _Update) -> Iterable[Gradients]:
     # By the keys of the lookup, whose request is where its rows came from.
     found = [(rows.found[piece.gather].keys[0], rows.found[piece.gather].places[0])
              for piece in update.pieces]
-    sums = sums_of(step, rows.plan.dim, update.pieces,
+    sums = sums_of(rows.plan, step, update.pieces,
                    [rows.tensor(piece.grad) for piece in update.pieces], found)
     for (keys, _), grad in zip(found, sums):
         yield variable, keys, grad
