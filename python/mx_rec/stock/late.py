@@ -169,6 +169,15 @@ class LateOps:
                 self._values[op] = rows.value(op)
         return self._values[op]
 
+    def _value_for(self, reader: tf.Operation, op: tf.Operation, rows: Rows) -> tf.Tensor:
+        """Returns the value that an op gives of a variable to a new op."""
+        if op.type != "RefMerge":
+            _check(rows, "")
+            value = rows.value_behind(op, reader)
+            if value is not None:
+                return value
+        return self._value(op, rows)
+
     def _adopt(self, op: tf.Operation) -> bool:
         """Replaces a new op, or what it reads, if that is a variable; returns whether it is."""
         found = [(position, tensor, self._rows[tensor.op])
@@ -204,7 +213,7 @@ class LateOps:
             raise _Cannot("tables do not know such ops")
         else:
             op._update_input(  # pylint: disable=protected-access
-                position, self._value(tensor.op, rows))
+                position, self._value_for(op, tensor.op, rows))
 
     def _release_waiting(self) -> None:
         """Makes ops that wait for a copy of a variable wait for what the copy waits for."""
