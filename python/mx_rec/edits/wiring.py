@@ -283,9 +283,9 @@ def _holds_up(wait: tf.Operation, ends: Set[tf.Operation]) -> bool:
 
 
 def forget_variables(graph: tf.Graph, names: List[str]) -> Dict[str, List[Any]]:
-    """Removes variables from all collections but that of what is trained.
+    """Removes variables from the collections that a Saver of all saves.
 
-    A program finds there by which variables to derive, and what to count and to log.
+    In others a program finds by which variables to derive, and what to count, to log and to set.
 
     Args:
         graph: The graph.
@@ -296,9 +296,8 @@ def forget_variables(graph: tf.Graph, names: List[str]) -> Dict[str, List[Any]]:
     """
     gone = set(names)
     removed = {}  # type: Dict[str, List[Any]]
-    for key in graph.get_all_collection_keys():
-        if key == tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES:
-            continue
+    for key in (tf.compat.v1.GraphKeys.GLOBAL_VARIABLES,
+                tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS):
         values = graph.get_collection_ref(key)
         kept = [value for value in values if variable_name(value) not in gone]
         if len(kept) != len(values):

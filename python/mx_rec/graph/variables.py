@@ -153,23 +153,24 @@ def patched_initializer(stock: Callable[..., tf.Operation]) -> Callable[..., tf.
         tables = [] if tf.executing_eagerly() or not var_list else [
             one.plan for one in converted(tf.compat.v1.get_default_graph())
             if not one.plan.was_run]
-        if tables:
-            var_list = list(var_list)
-            names = {variable_name(variable) for variable in var_list}
-            # What empties the table has emptied these.
-            gone = {slot.variable for plan in tables if plan.name in names for slot in plan.slots}
-            var_list = [one for one in var_list if variable_name(one) not in gone]
-        return stock(var_list, *args, **kwargs)
+        if not tables:
+            return stock(var_list, *args, **kwargs)
+        var_list = list(var_list)
+        names = {variable_name(variable) for variable in var_list}
+        # What empties the table has emptied these.
+        gone = {slot.variable for plan in tables if plan.name in names for slot in plan.slots}
+        return stock([one for one in var_list if variable_name(one) not in gone], *args, **kwargs)
 
     return variables_initializer
 
 
-def patched_global_variables(stock: Callable[..., List[Any]]) -> Callable[..., List[Any]]:
-    """Makes tf.compat.v1.global_variables, which lists variables that are tables, too.
+def patched_get_collection(stock: Callable[..., List[Any]]) -> Callable[..., List[Any]]:
+    """Makes tf.compat.v1.get_collection, which lists variables that are tables, too.
 
-    They are not in its collection any more, so that a Saver of all saves them as tables. A program
-    that compares two lists of all would take them for new when they are variables again, and
-    initialize them.
+    They are not in the collection of global variables any more, so that a Saver of all saves them
+    as tables. A program that compares two lists of all would take them for new when they are
+    variables again, and initialize them; one that takes their values from one graph to another
+    would leave them out.
 
     Args:
         stock: TensorFlow's own.
@@ -178,19 +179,45 @@ def patched_global_variables(stock: Callable[..., List[Any]]) -> Callable[..., L
         Its replacement.
     """
 
-    def global_variables(scope: Optional[str] = None) -> List[Any]:
-        found = stock(scope)
-        tables = [] if tf.executing_eagerly() else [
-            variable for one in converted(tf.compat.v1.get_default_graph())
-            for variable in one.objects.get(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, ())
-            # Slots on parameter servers cannot be read, and are never variables again.
-            if (variable.op.name == one.plan.name or not one.plan.on_servers)
-            and (scope is None or re.match(scope, variable.name))]
+    def get_collection(key: Any, scope: Optional[str] = None) -> List[Any]:
+        found = stock(key, scope)
+        if key != tf.compat.v1.GraphKeys.GLOBAL_VARIABLES:
+            return found
+        known = {id(one) for one in found}
+        tables = [one for one in _variables_of_tables() if id(one) not in known
+                  and (scope is None or re.match(scope, one.name))]
         # In the order in which they were made, as TensorFlow lists them.
         # pylint: disable=protected-access
         return sorted(found + tables, key=lambda one: one.op._id) if tables else found
 
-    return global_variables
+    return get_collection
+
+
+def patched_saveables(stock: Callable[..., List[Any]]) -> Callable[..., List[Any]]:
+    """Makes the function that lists what a Saver of all saves, which leaves tables out.
+
+    Args:
+        stock: TensorFlow's own.
+
+    Returns:
+        Its replacement.
+    """
+
+    def _all_saveable_objects(scope: Optional[str] = None) -> List[Any]:
+        tables = {id(one) for one in _variables_of_tables()}
+        return [one for one in stock(scope) if id(one) not in tables]
+
+    return _all_saveable_objects
+
+
+def _variables_of_tables() -> List[Any]:
+    """Returns the variables of the default graph that became tables, and their slots."""
+    if tf.executing_eagerly():
+        return []
+    return [variable for one in converted(tf.compat.v1.get_default_graph())
+            for variable in one.objects.get(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, ())
+            # Slots on parameter servers cannot be read, and are never variables again.
+            if variable.op.name == one.plan.name or not one.plan.on_servers]
 
 
 def patched_gradients(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -216,5 +243,6 @@ def patched_gradients(stock: Callable[..., Any]) -> Callable[..., Any]:
     return gradients
 
 
-__all__ = ["convert_before_run", "convert_variables", "patched_global_variables",
-           "patched_gradients", "patched_initializer", "patched_monitored_session"]
+__all__ = ["convert_before_run", "convert_variables", "patched_get_collection",
+           "patched_gradients", "patched_initializer", "patched_monitored_session",
+           "patched_saveables"]
