@@ -157,6 +157,28 @@ def test_each_way_to_run_converts(resource, way):
     both(program)
 
 
+@pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+def test_initializers_that_a_program_holds_start_tables(resource, optimizer):
+    """session.run([v.initializer for v in tf.global_variables()]): "Operation 'users/Assign' has been marked as not fetchable"."""
+
+    def program(is_on):
+        model = Model(resource, optimizer)
+        all_of_them = [one.initializer for one in v1.global_variables()]
+        of_optimizer = [one.initializer for one in model.optimizer.variables()]
+        with support.new_session() as session:
+            session.run(all_of_them)
+            yield model.trained(session, range(STEPS))
+            session.run(of_optimizer)
+            yield model.all_rows(session)
+            yield model.trained(session, range(STEPS, 2 * STEPS))
+            session.run(all_of_them)
+            yield model.all_rows(session)
+            yield model.trained(session, range(STEPS))
+
+    both(program)
+
+
 def saver_class():
     class Own(tf.compat.v1.train.Saver):
         """A Saver of a script."""

@@ -68,12 +68,29 @@ def replace_change(old: tf.Operation, new: tf.Operation,
     replace_waiting(old, [new], replaced)
     _note(old, new)
     if len(replaced) < 2:
-        setattr(old, _INSTEAD, new)
+        run_instead(old, new)
+
+
+def run_instead(old: tf.Operation, new: tf.Operation) -> None:
+    """Has a run that asks for an op that changes a variable run another one.
+
+    Args:
+        old: The op.
+        new: The op that changes the table.
+    """
+    setattr(old, _INSTEAD, new)
 
 
 def change_of(op: tf.Operation) -> Optional[tf.Operation]:
-    """Returns what `replace_change` has put in the place of an op, None without that."""
+    """Returns what stands in the place of an op that changes a variable, None without that."""
     return getattr(op, _INSTEAD, None)
+
+
+def forget_changes(ops: Iterable[tf.Operation]) -> None:
+    """Makes ops that change a variable stand for themselves again."""
+    for op in ops:
+        if hasattr(op, _INSTEAD):
+            delattr(op, _INSTEAD)
 
 
 @contextlib.contextmanager

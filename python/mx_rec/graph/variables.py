@@ -9,7 +9,7 @@ from mx_rec.base.log import logger
 from mx_rec.edits.replacing import extending, extensible
 from mx_rec.edits.wiring import variable_name
 from mx_rec.graph.anew import begin_anew, reason_to_stay
-from mx_rec.graph.back import have_gradients
+from mx_rec.graph.back import have_gradients, note_start
 from mx_rec.graph.runs import has_seen
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.analysis import VARIABLES, is_update
@@ -159,7 +159,10 @@ def patched_initializer(stock: Callable[..., tf.Operation]) -> Callable[..., tf.
         names = {variable_name(variable) for variable in var_list}
         # What empties the table has emptied these.
         gone = {slot.variable for plan in tables if plan.name in names for slot in plan.slots}
-        return stock([one for one in var_list if variable_name(one) not in gone], *args, **kwargs)
+        made = stock([one for one in var_list if variable_name(one) not in gone], *args, **kwargs)
+        if isinstance(made, tf.Operation):
+            note_start(made, [one for one in var_list if variable_name(one) in gone])
+        return made
 
     return variables_initializer
 
