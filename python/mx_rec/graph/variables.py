@@ -14,6 +14,7 @@ from mx_rec.graph.runs import has_seen
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.analysis import VARIABLES, is_update
 from mx_rec.stock.convert import converted
+from mx_rec.stock.parts import placement_of
 from mx_rec.stock.select import candidates, convert_graph, convert_seen, options_of_process
 
 
@@ -51,6 +52,13 @@ def _convert_whole(graph: tf.Graph, session: Any) -> bool:
     first = next((position for position, op in enumerate(graph.get_operations(), 1)
                   if op.type in VARIABLES and op.get_attr("dtype") == tf.float32), None)
     seen = [] if first is None else [one for one in state.sessions() if has_seen(one, first)]
+    if session is not None and session._target and not placement_of(  # pylint: disable=W0212
+            [op.node_def for op in graph.get_operations() if op.type in VARIABLES]).job:
+        state.is_settled = True
+        logger.warning("stock_tables: the variables of the graph stay TensorFlow's: its session "
+                       "runs on a server, whose sessions share variables, and each would have "
+                       "tables of its own.")
+        return False
     if not seen:
         convert_graph(graph, True)
         return True
@@ -151,18 +159,22 @@ def patched_initializer(stock: Callable[..., tf.Operation]) -> Callable[..., tf.
 
     def variables_initializer(var_list: Any, *args: Any, **kwargs: Any) -> tf.Operation:
         tables = [] if tf.executing_eagerly() or not var_list else [
-            one.plan for one in converted(tf.compat.v1.get_default_graph())
-            if not one.plan.was_run]
+            one for one in converted(tf.compat.v1.get_default_graph()) if not one.plan.was_run]
         if not tables:
             return stock(var_list, *args, **kwargs)
         var_list = list(var_list)
         names = {variable_name(variable) for variable in var_list}
+        alone = {one.plan.name for one in tables if one.plan.name in names and one.can_be_assigned
+                 and not names.issuperset(slot.variable for slot in one.plan.slots)}
         # What empties the table has emptied these.
-        gone = {slot.variable for plan in tables if plan.name in names for slot in plan.slots}
-        made = stock([one for one in var_list if variable_name(one) not in gone], *args, **kwargs)
-        if isinstance(made, tf.Operation):
-            note_start(made, [one for one in var_list if variable_name(one) in gone])
-        return made
+        gone = {slot.variable for one in tables if one.plan.name in names.difference(alone)
+                for slot in one.plan.slots}
+        made = stock([one for one in var_list if variable_name(one) not in gone.union(alone)],
+                     *args, **kwargs)
+        note_start(made, [one for one in var_list if variable_name(one) in gone])
+        # Rows that start by themselves keep their slots.
+        return tf.group(made, *[one.assign(one.initial_value, read_value=False) for one in var_list
+                                if variable_name(one) in alone]) if alone else made
 
     return variables_initializer
 

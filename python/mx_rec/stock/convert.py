@@ -81,6 +81,11 @@ class ConvertedVariable(NamedTuple):
     objects: Dict[str, List[Any]]
 
     @property
+    def can_be_assigned(self) -> bool:
+        """Whether setting all of its rows is what setting the variable is."""
+        return not (self.plan.on_servers or self.plan.ids.is_lifted or self.rules.counts)
+
+    @property
     def rules_of_values(self) -> RowRules:
         """When keys get rows that are set: training counts them as admitted."""
         return self.rules if self.plan.trains else RowRules()
