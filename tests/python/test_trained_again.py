@@ -317,6 +317,25 @@ def test_a_saver_of_before_saves_and_restores_variables(said, tmp_path):
     warned(said)
 
 
+def test_values_are_read_by_ops_that_can_be_fetched(said):
+    """"Operation 'save/Read/ReadVariableOp' has been marked as not fetchable": it was of a Saver that had been built anew."""
+
+    def program(is_on):
+        model = Model(True, "sgd")
+        reader = next(op for op in model.w.handle.consumers() if op.type == "ReadVariableOp" and not op.control_inputs)
+        reader.graph.prevent_fetching(reader)
+        with support.new_session() as session:
+            session.run(v1.global_variables_initializer())
+            yield model.trained(session, range(2))
+            train = model.optimizer.minimize(model.loss * 0.5)
+            session.run(train, model.feeds(2))
+            yield model.trained(session, range(3, 5))
+            yield model.all_rows(session)
+
+    both(program, names=["items", "users"])
+    warned(said)
+
+
 STAYS = {"iterator": ({}, "has the state of IteratorGetNext"), "saver": ({}, "a tf.train.Saver was made since"),
          "session": ({}, "several open sessions"), "ids": ({"unlimited_ids": True}, "its ids have no limits"),
          "admission": ({"access_threshold": 1}, "it counts its keys"), "memory": ({}, "take 0.0 GiB, and 0.0 are available")}
