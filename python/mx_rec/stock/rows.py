@@ -1,6 +1,6 @@
 """Puts ops of a table in the place of the ops of one variable."""
 
-from typing import Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -192,9 +192,11 @@ class Rows:
             return None
         waits = list(reader.control_inputs) + [
             tensor.op for tensor in reader.inputs if tensor.op is not op]
-        if not depends(waits, set(self.table.handle.consumers())):
-            return None
-        return self.value(op, reader, waits)
+        return self.value(op, reader, waits) if depends(waits, self._changes()) else None
+
+    def _changes(self) -> Set[tf.Operation]:
+        """Returns the ops of the table, and so those that change it."""
+        return set(self.table.handle.consumers())
 
     def value(self, op: tf.Operation, reader: Optional[tf.Operation] = None,
               waits: Sequence[tf.Operation] = ()) -> tf.Tensor:
