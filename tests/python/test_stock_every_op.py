@@ -123,8 +123,8 @@ READS = {
 
 
 @KINDS
-@pytest.mark.parametrize("is_late", [False, True], ids=["before", "later"])
-def test_what_reads_a_variable_behind_its_training_sees_what_that_left(v1, use_resource, is_late):
+@pytest.mark.parametrize("is_late, is_read", [(False, False), (True, False), (True, True)], ids=["before", "later", "read and later"])
+def test_what_reads_a_variable_behind_its_training_sees_what_that_left(v1, use_resource, is_late, is_read):
     """The copy of a reference variable is its memory; the table was read where the copy stood, in front of the training."""
     seen = []
     for tables in (False, True):
@@ -141,12 +141,17 @@ def test_what_reads_a_variable_behind_its_training_sees_what_that_left(v1, use_r
                 return made + [tf.multiply(w, done)] * (not use_resource)
 
             made = [] if is_late else reads()
+            # What a program reads later is what stands in the place of this read then.
+            if is_read:
+                tf.reduce_mean(w)
             support.keep_variables()
             if tables:
                 assert convert_graph(graph, True)[0].converts
             with support.started(support.new_session()) as sess:
                 sess.run(train, {ids: [3]})
                 made = made or reads()
+                with tf.control_dependencies([train]):
+                    made.append(tf.gather(w, [3, 4]))
                 for one in made:
                     value = sess.run(one, {ids: [3, 3, 7]})
                     seen.append(v1.Summary.FromString(value).value[0].simple_value if isinstance(value, bytes) else value)

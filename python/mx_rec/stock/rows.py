@@ -63,6 +63,8 @@ class Rows:
         self._counting = []  # type: List[Tuple[tf.Operation, FrozenSet[str]]]
         self._recounts = []  # type: List[Tuple[tf.Operation, str]]
         self._batch = None  # type: Optional[BatchRows]
+        #: What gives the whole variable in the place of reads.
+        self.values = []  # type: List[tf.Operation]
 
     def op(self, name: str) -> tf.Operation:
         """Returns an op of the graph."""
@@ -173,7 +175,11 @@ class Rows:
             value = self.value_behind(op, reader)
             for position in positions if value is not None else ():
                 reader._update_input(position, value)  # pylint: disable=protected-access
-        replace_output(op, self.value(op))
+                # One that is fed would have no effect on that reader.
+                self.graph.prevent_feeding(op.outputs[0])
+        value = self.value(op)
+        self.values.append(value.op)
+        replace_output(op, value)
 
     def value_behind(self, op: tf.Operation, reader: tf.Operation) -> Optional[tf.Tensor]:
         """Returns the whole variable for one reader of it, which may run behind a change of it.
