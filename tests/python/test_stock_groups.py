@@ -11,6 +11,7 @@ import support
 from mx_rec.graph import modify_graph_and_start_emb_cache
 from mx_rec.ops.optimizers import gradients_of
 from test_fused_updates import needed
+from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.convert import converted
 from mx_rec.stock.select import convert_graph
 
@@ -99,6 +100,109 @@ def test_lookups_and_updates_of_several_variables_are_one_op_each(mx, optimizer,
     # Gradients of the pooled vectors are read in that of the concatenation.
     columns = tf.get_static_value(gradients_of(update).columns[0])
     assert sorted(columns) == [-1] * 3 + [at * cases.DIM for at in range(3)]
+
+
+@both
+@pytest.mark.parametrize("optimizer", ["adagrad", "adam", "lazy_adam"])
+def test_updates_that_wait_for_batch_normalization_are_one_op(mx, optimizer, use_resource):
+    """The op that tf.group makes of the ops of Adam waits for the moving averages as well: each update was an op."""
+    v1 = tf.compat.v1
+    mx(stock_tables=".*")
+    seen = []
+
+    def build(ids, labels):
+        made = variables(v1, use_resource)
+        rows = tf.concat([tf.reshape(tf.nn.embedding_lookup(one, ids * 7 % cases.ROWS), [-1, 12]) for one in made], 1)
+        normal = v1.layers.batch_normalization(rows, training=True)
+        loss = tf.reduce_mean(tf.square(tf.reduce_sum(normal * tf.linspace(-1.0, 1.0, 36), 1) - labels))
+        make = cases.optimizers().get(optimizer, lambda: v1.train.AdamOptimizer(0.02))
+        with tf.control_dependencies(v1.get_collection(v1.GraphKeys.UPDATE_OPS)):
+            seen.append(make().minimize(loss))
+        return loss, seen[-1], made
+
+    cases.expect_equal(build, ["w0", "w1", "w2"])
+    assert [op.get_attr("N") for op in needed(seen[-1])["MxRecUpdate"]] == [3]
+
+
+def clipped(pairs):
+    grads, variables = zip(*pairs)
+    return zip(tf.clip_by_global_norm(grads, 0.5)[0], variables)
+
+
+def scaled(pairs):
+    return [(tf.IndexedSlices(grad.values * 0.5, grad.indices, grad.dense_shape), variable) for grad, variable in pairs]
+
+
+@pytest.mark.parametrize("change, lookup, optimizer, use_resource", [
+    (list, "sparse", "adam", False), (list, "twice", "sgd", False), (list, "rows", "sgd", True),
+    (list, "reshaped", "adam", True), (clipped, "rows", "adam", False), (clipped, "twice", "adam", True),
+    (clipped, "sparse", "adam", True), (scaled, "reshaped", "sgd", True), (scaled, "sparse", "sgd", False)])
+def test_gradients_that_something_changes_take_the_rows_of_their_lookups(mx, change, lookup, optimizer, use_resource):
+    """Each variable had an update of its own, which looked its ids up again."""
+    v1 = tf.compat.v1
+    mx(stock_tables=".*")
+    seen = []
+
+    def rows_of(variable, ids):
+        if lookup == "sparse":
+            return tf.nn.embedding_lookup_sparse(variable, tf.sparse.from_dense(ids + 1), None, combiner="mean")
+        if lookup == "reshaped":
+            return tf.reduce_sum(tf.nn.embedding_lookup(variable, tf.reshape(ids, [-1, 1, 3])), [1, 2])
+        rows = tf.reduce_sum(tf.nn.embedding_lookup(variable, ids), 1)
+        return rows if lookup == "rows" else rows + tf.reduce_max(tf.nn.embedding_lookup(variable, ids), 1)
+
+    def build(ids, labels):
+        made = variables(v1, use_resource)
+        rows = tf.concat([rows_of(one, ids * 7 % (cases.ROWS - 1)) for one in made], 1)
+        loss = tf.reduce_mean(tf.square(tf.reduce_sum(rows * tf.linspace(-1.0, 1.0, 3 * cases.DIM), 1) - labels))
+        make = {"adam": lambda: v1.train.AdamOptimizer(0.02), "sgd": lambda: v1.train.GradientDescentOptimizer(0.1)}
+        chosen = make[optimizer]()
+        seen.append(chosen.apply_gradients(change(chosen.compute_gradients(loss, made))))
+        return loss, seen[-1], made
+
+    cases.expect_equal(build, ["w0", "w1", "w2"])
+    types = types_of(seen[-1])
+    assert types["MxRecUpdate"] == types["MxRecIdOffset of many"] == 1 and "MxRecIdOffset" not in types
+
+
+@both
+def test_a_gather_that_an_update_does_not_need_makes_no_rows_for_it(v1, graph, use_resource):
+    """By the ids of an update, before it and after it."""
+    variable, = variables(v1, use_resource, 1)
+    ids = v1.placeholder(tf.int64, [None])
+    before = tf.gather(variable, ids)
+    change = v1.scatter_sub(variable, ids, tf.ones([tf.size(ids), cases.DIM]))
+    with tf.control_dependencies([change.op]):
+        after = tf.gather(variable, ids)
+    support.keep_variables()
+    found, = convert_graph(graph, True)
+    assert found.converts
+    table = graph_state(graph).tables[found.table]
+    with support.started(support.new_session()) as session:
+        start = session.run(before, {ids: [1, 2, 1]})
+        assert table.size() == 0
+        np.testing.assert_allclose(session.run(after, {ids: [1, 2]}), start[:2] - 1.0, rtol=1e-5)
+        np.testing.assert_allclose(session.run(before, {ids: [1, 2, 3]})[:2], start[:2] - 1.0, rtol=1e-5)
+        assert table.size() == 2
+
+
+@both
+def test_what_waits_for_an_update_and_for_another_op_waits_for_both(v1, graph, use_resource):
+    variable, = variables(v1, use_resource, 1)
+    count = v1.get_variable("count", [], use_resource=use_resource, initializer=v1.zeros_initializer())
+    loss = tf.reduce_sum(tf.square(tf.nn.embedding_lookup(variable, [1, 2])))
+    v1.train.AdamOptimizer(0.1).minimize(loss)
+    gate = graph.get_operation_by_name("Adam/update_w0/group_deps")
+    both_ops = tf.group(*list(gate.control_inputs) + [count.assign_add(1.0).op])
+    with tf.control_dependencies([both_ops]):
+        counted = tf.identity(count.read_value())
+    with support.started(support.new_session()) as session:
+        before = session.run(tf.gather(variable, [1, 2]))
+        assert [session.run(counted) for _ in range(3)] == [1.0, 2.0, 3.0]
+        session.run(both_ops)
+        assert session.run(count) == 4.0 and (session.run(tf.gather(variable, [1, 2])) != before).all()
+    ops = cases.ops_of_run([counted])
+    assert needed(counted)["MxRecUpdate"] and any(op.type.startswith("AssignAdd") for op in ops)
 
 
 @both

@@ -62,11 +62,12 @@ class Updating:
             # A run that wants one of these wants it without the other updates.
             if op._control_outputs:  # pylint: disable=protected-access
                 # Those that wait for the same pushes are one, and others stay where they are.
-                pushes = frozenset(joined_ones.intersection(op.control_inputs))
-                if (pushes or op) not in ends:
+                waits = frozenset(op.control_inputs)
+                key = op if waits.isdisjoint(joined_ones) else waits
+                if key not in ends:
                     with in_place_of(op, scope=op.name, device=op.device):
-                        ends[pushes or op] = tf.no_op(name=FUSED_NAME)
-                replace_waiting(op, [ends[pushes or op]])
+                        ends[key] = tf.no_op(name=FUSED_NAME)
+                replace_waiting(op, [ends[key]])
         return made
 
     def _ops_of(self, group: Sequence[Record]) -> Tuple[List[tf.Operation], List[tf.Operation]]:

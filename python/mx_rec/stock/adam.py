@@ -203,7 +203,8 @@ class _Match:
                for name, _ in self._numbers.values()):
             raise _No
         ops = (last.name,) + tuple(sorted(inner.union(behind) - {last.name}))
-        step = forms.Step(ops, kind, slots, grad, indices, self._numbers)
+        step = forms.Step(ops, kind, slots, grad, indices, self._numbers,
+                          gates=self._nodes.gates(ops))
         return AdamStep(step, True, inner)
 
     def _row_decay(self, last: Any, indices: Output) -> Tuple[str, ...]:

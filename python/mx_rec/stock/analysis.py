@@ -402,6 +402,9 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     behind = nodes.needed([name for step in uses.steps() for name in step.ops],
                           [gather.name for gather in uses.gathers])
     pieces = _pieces(uses)
+    gradients = gradients_of(
+        nodes, uses.steps()[0], [gather for gather in uses.gathers if gather.name in behind]) \
+        if len(uses.steps()) == 1 else None
     # An update that takes the same for all rows does not depend on them, and still makes them.
     behind.update(piece.gather for piece in pieces or ())
     lookups = [Lookup(gather.name, gather.name in behind) for gather in uses.gathers]
@@ -413,8 +416,7 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         states=[one.name for one in uses.states],
         updates=uses.steps(), kind=kind, slots=slots,
         assigns=assigns, pieces=pieces,
-        gradients=gradients_of(nodes, uses.steps()[0], uses.gathers)
-        if len(uses.steps()) == 1 else None, penalties=dense.penalties,
+        gradients=gradients, penalties=dense.penalties,
         changes=changes, slot_changes=[one.name for one in uses.slot_changes],
         is_in_branches=uses.is_in_branches,
         pivots=[one.name for one in uses.pivots], zeros=[one.name for one in uses.zeros],

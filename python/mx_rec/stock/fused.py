@@ -5,6 +5,7 @@ lookup gives and the sparse update. Where nothing else stands in that chain, one
 does its work. Any other chain is left as it is, and the update takes its result.
 """
 
+import collections
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from mx_rec.stock.max_norm import Clipped, clipped_rows, is_alone, is_gradient
@@ -70,11 +71,13 @@ class Piece(NamedTuple):
         gather: Name of the gather.
         grad: The tensor of the gradient: of each id's row, or of each bag's vector.
         bags: How rows are pooled, None if they are not.
+        is_of_all: Whether `grad` is of each id's row of all lookups, one after the other.
     """
 
     gather: str
     grad: Output
     bags: Optional[Bags]
+    is_of_all: bool = False
 
 
 def pieces_of(nodes: Nodes, step: Step, gathers: Sequence[Any]) -> Optional[List[Piece]]:
@@ -91,9 +94,12 @@ def pieces_of(nodes: Nodes, step: Step, gathers: Sequence[Any]) -> Optional[List
     """
     if step.sums and step.dense is None:
         return None
+    by_ids = collections.Counter(_ids_of(nodes, gather) for gather in gathers)
     pieces = []  # type: List[Piece]
-    for gather, ids, value in _gradients(nodes, step, gathers) or ():
-        piece = _piece(nodes, gather, ids, value, step)
+    for gather, ids, value, is_of_all in _gradients(nodes, step, gathers) or ():
+        # Of two gathers by one tensor it does not show which one a gradient is of.
+        is_known = by_ids[ids] == 1 and not is_of_all
+        piece = _piece(nodes, gather, ids, value, step) if is_known else None
         if piece is None:
             return None
         pieces.append(piece)
@@ -108,20 +114,21 @@ def gradients_of(nodes: Nodes, step: Step, gathers: Sequence[Any]) -> Optional[L
     Args:
         nodes: The graph.
         step: A sparse update.
-        gathers: The gathers of its variable.
+        gathers: Gathers of its variable that it needs.
 
     Returns:
-        For each gather the gradients of the rows of its ids, in the order of the ids; None if
-        anything else is summed.
+        Gradients of the rows of a gather's ids, in the order of the ids; None if anything else is
+        summed. Of several gathers by the same ids it is the first.
     """
-    found = _gradients(nodes, step, gathers) or []
-    pieces = [Piece(gather.name, value, None) for gather, _, value in found]
-    return pieces if pieces and len({piece.gather for piece in pieces}) == len(pieces) else None
+    found = _gradients(nodes, step, gathers)
+    return [Piece(gather.name, value, None, is_of_all)
+            for gather, _, value, is_of_all in found] if found else None
 
 
 def _gradients(nodes: Nodes, step: Step,
-               gathers: Sequence[Any]) -> Optional[List[Tuple[Any, Output, Output]]]:
-    """Returns gathers, their ids, and the gradients of their rows; None if it is not these."""
+               gathers: Sequence[Any]) -> Optional[List[Tuple[Any, Output, Output, bool]]]:
+    """Returns gathers, their ids, the gradients of their rows, and whether these are one tensor for
+    all gathers; None if it is not these."""
     if step.dense is not None:
         # What TensorFlow adds is cut no further: nothing joins gradients before.
         values, rows = [list(one) for one in zip(*step.parts)]
@@ -137,19 +144,24 @@ def _gradients(nodes: Nodes, step: Step,
             return None
         values = _parts(nodes, nodes.inputs[summed[0]][0])
         rows = _parts(nodes, nodes.inputs[unique[0]][0])
-    if values is None or rows is None or len(values) != len(rows):
+    if values is None or rows is None or len(values) not in (1, len(rows)):
         return None
-    by_ids = {}  # type: Any
-    for gather in gathers:
-        by_ids.setdefault(nodes.behind(nodes.inputs[gather.name][1]), []).append(gather)
-    found = []  # type: List[Tuple[Any, Output, Output]]
-    for value, row in zip(values, rows):
-        ids = nodes.behind(row, _PASS + ("Reshape",))
-        # Of two gathers by one tensor it does not show which one a gradient is of.
-        if len(by_ids.get(ids, ())) != 1:
-            return None
-        found.append((by_ids[ids][0], ids, value))
+    by_ids = {_ids_of(nodes, gather): gather for gather in reversed(gathers)}
+    # Those of several lookups are joined first, and multiplied with a rate or clipped then.
+    is_of_all = len(values) < len(rows)
+    found = []  # type: List[Tuple[Any, Output, Output, bool]]
+    for value, row in zip(values * len(rows) if is_of_all else values, rows):
+        # The program may have reshaped the ids itself.
+        while row not in by_ids:
+            if not _is(nodes, row, _PASS + ("Reshape",), 0):
+                return None
+            row = nodes.inputs[row[0]][0]
+        found.append((by_ids[row], row, value, is_of_all))
     return found
+
+
+def _ids_of(nodes: Nodes, gather: Any) -> Output:
+    return nodes.behind(nodes.inputs[gather.name][1])
 
 
 def _piece(nodes: Nodes, gather: Any, ids: Output, value: Output, step: Step) -> Optional[Piece]:

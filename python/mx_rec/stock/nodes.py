@@ -5,6 +5,8 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Se
 
 import tensorflow as tf
 
+from mx_rec.ops.registered import only_computes
+
 VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 
 # (name of a node, number of its output).
@@ -34,6 +36,7 @@ class Nodes:
         self._graph_def = graph_def
         self._imported = None  # type: Optional[tf.Graph]
         self.by_name = {node.name: node for node in graph_def.node}  # type: Dict[str, Any]
+        self._order = {name: at for at, name in enumerate(self.by_name)}
         self._uses = {}  # type: Dict[Output, List[Use]]
         self._readers = {}  # type: Dict[str, List[Use]]
         self.inputs = {}  # type: Dict[str, List[Output]]
@@ -111,6 +114,40 @@ class Nodes:
                     seen.add(source)
                     waiting.append(source)
         return found
+
+    def gates(self, ops: Sequence[str]) -> Tuple[str, ...]:
+        """Returns the ops that wait for some of others and do nothing: who waits for one of them
+        waits for no more than the others do.
+
+        `tf.group` makes one of the ops of an update. Inside of `tf.control_dependencies` it waits
+        for what these wait for, too.
+
+        Args:
+            ops: Names of the others, all that a run needs of which it needs one.
+        """
+        own = set(ops)
+        waiting = set().union(*[self.waiting.get(op, ()) for op in ops]) - own
+        return tuple(name for name in sorted(waiting) if self.by_name[name].op == "NoOp" and all(
+            one in own or only_computes(self.by_name[one].op) or self._has_needed(one, ops)
+            for one in self.waits[name]))
+
+    def _has_needed(self, wanted: str, starts: Iterable[str]) -> bool:
+        """Whether one of some nodes needs or waits for another.
+
+        It is looked for in breadth, and not before it in the graph: nodes are made after what they
+        need. Loops, or another order, may hide it.
+        """
+        seen = set(starts)
+        waiting = collections.deque(seen)
+        while waiting:
+            name = waiting.popleft()
+            if name == wanted:
+                return True
+            for source in [one for one, _ in self.inputs.get(name, [])] + self.waits.get(name, []):
+                if source not in seen and self._order.get(source, 0) >= self._order[wanted]:
+                    seen.add(source)
+                    waiting.append(source)
+        return False
 
     def downstream(self, starts: Iterable[Any]) -> Dict[str, Any]:
         """Returns nodes and all that depend on their data, by name."""

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
 from mx_rec.edits.wiring import COPIES
 from mx_rec.ops.optimizers import optimizer_named
-from mx_rec.ops.registered import gives_the_same, only_computes
+from mx_rec.ops.registered import gives_the_same
 from mx_rec.stock.nodes import VARIABLES, Nodes, Output
 from mx_rec.stock.updates import Step
 from mx_rec.tensorflow.names import device as device_module
@@ -206,7 +206,7 @@ def with_one_step(nodes: Nodes, plans: Sequence[Any],
     """
     by_name = {plan.name: plan for plan in plans
                if plan.kind and optimizer_named(plan.kind).changes_all_rows}
-    waiting = {name: [_waiting(nodes, step.ops) for step in plan.updates]
+    waiting = {name: [_waiting(nodes, step) for step in plan.updates]
                for name, plan in by_name.items()}
     found = []  # type: List[Any]
     for plan in plans:
@@ -266,16 +266,11 @@ def _attributes(node: Any) -> Dict[str, Any]:
     return {name: value for name, value in node.attr.items() if not name.startswith("_")}
 
 
-def _waiting(nodes: Nodes, ops: Sequence[str]) -> Set[str]:
+def _waiting(nodes: Nodes, step: Step) -> Set[str]:
     """Returns the names of the ops that wait for an update by several ops."""
-    waiting = set()  # type: Set[str]
-    own = set(ops)
-    for name in set().union(*[nodes.waiting.get(op, ()) for op in ops]) - own:
-        # One for each variable waits for all of its ops, and for what tf.control_dependencies asks.
-        is_own = nodes.by_name[name].op == "NoOp" and all(
-            one in own or only_computes(nodes.by_name[one].op) for one in nodes.waits[name])
-        waiting.update(nodes.waiting.get(name, ()) if is_own else [name])
-    return {_group_of(nodes, name) for name in waiting - own}
+    own = set(step.ops + step.gates)
+    return {_group_of(nodes, name) for name in set().union(
+        *[nodes.waiting.get(one, ()) for one in own]) - own}
 
 
 def _group_of(nodes: Nodes, name: str) -> str:

@@ -1,22 +1,20 @@
 """Lookups and updates that need no tensor of rows: in plain form, which the graph pass joins."""
 
-from collections import OrderedDict
 from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
 import tensorflow as tf
 
 from mx_rec.core.bags import COMBINERS, norms_of
-from mx_rec.edits.wiring import (in_its_place, in_place_of, on_device, replace_change,
-                                 replace_output, waits_between)
+from mx_rec.edits.wiring import (in_its_place, in_place_of, on_device, replace_output,
+                                 waits_between)
 from mx_rec.ops import library
 from mx_rec.ops.lookups import read_rows
 from mx_rec.ops.optimizers import optimizer_named
-from mx_rec.ops.registered import only_computes
 from mx_rec.optimizers.base import apply_rows
 from mx_rec.state.table_variable import row_shape
 from mx_rec.stock import updates as forms
 from mx_rec.stock.fused import Piece
-from mx_rec.stock.rows import Rows, optimizer_step
+from mx_rec.stock.rows import Rows, optimizer_step, sums_of
 
 
 class _Lookup:
@@ -51,9 +49,7 @@ class _Lookup:
     def can_fuse(self) -> bool:
         """Whether shapes are what the chain was recognized for."""
         if self.piece.bags is None:
-            ids = self.inputs[0]
-            return self.grad.shape.rank is not None and ids.shape.rank is not None \
-                and self.grad.shape.rank == ids.shape.rank + 1
+            return True
         fill = self.rows.op(self.piece.bags.fill)
         return fill.inputs[2].shape.as_list() == [2] and self.grad.shape.rank == 2
 
@@ -86,25 +82,6 @@ class _Update(NamedTuple):
         return [self.rows.op(name) for name in self.step.ops]
 
 
-def gates_of(ops: Sequence[tf.Operation]) -> List[tf.Operation]:
-    """Returns the ops that do nothing but wait for the ops of an update: of those of Adam, one.
-
-    It also waits for what `tf.control_dependencies` asks of all of them.
-
-    Args:
-        ops: The ops of the update.
-    """
-    own = set(ops)
-    return [other for other in _waiting(ops) if len(ops) > 1 and other.type == "NoOp"
-            and all(one in own or only_computes(one.type) for one in other.control_inputs)]
-
-
-def _waiting(ops: Sequence[tf.Operation]) -> List[tf.Operation]:
-    """Returns the ops that wait for any of some."""
-    return list(OrderedDict.fromkeys(
-        other for op in ops for other in op._control_outputs))  # pylint: disable=protected-access
-
-
 def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
     """Replaces lookups, and the updates that take their gradients straight.
 
@@ -118,17 +95,18 @@ def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
     """
     updates = []  # type: List[_Update]
     for rows in variables:
-        if not rows.plan.pieces or len(rows.plan.shape) != 2:
-            continue
-        lookups = [_Lookup(rows, piece) for piece in rows.plan.pieces]
-        if all(lookup.can_fuse() for lookup in lookups):
+        lookups = _lookups(rows)
+        if lookups:
             step = rows.plan.updates[0]
             updates.append(_Update(rows, step, rows.numbers(step), lookups,
                                    _waits(rows, step, lookups)))
     every = [one for change in updates for one in change.lookups]
+    found = {}  # type: Dict[str, List[Any]]
     for one in every:
         if one.piece.bags is None:
-            one.found = one.rows.look_up(one.op, True)
+            if one.piece.gather not in found:
+                found[one.piece.gather] = one.rows.look_up(one.op, True)
+            one.found = found[one.piece.gather]
     pooled = [one for one in every if one.piece.bags is not None]
     if pooled:
         with graph.as_default(), graph.control_dependencies(None), on_device(""):
@@ -145,6 +123,19 @@ def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
                                           change.rows.op(one.piece.bags.pool), one.pooled)
     return {change.rows.plan.name: {one.piece.gather for one in change.lookups}
             for change in updates}
+
+
+def _lookups(rows: Rows) -> List[_Lookup]:
+    """Returns the lookups whose gradients the update of a variable sums, none if it sums others or
+    has to be replaced by itself."""
+    plan = rows.plan
+    if len(plan.shape) != 2 or plan.part is not None or any(step.decays for step in plan.updates):
+        return []
+    for pieces in (plan.pieces, plan.gradients):
+        lookups = [_Lookup(rows, piece) for piece in pieces or ()]
+        if lookups and all(lookup.can_fuse() for lookup in lookups):
+            return lookups
+    return []
 
 
 def _waits(rows: Rows, step: forms.Step, lookups: Sequence[_Lookup]) -> List[tf.Operation]:
@@ -195,18 +186,18 @@ def _apply(change: _Update) -> None:
     # Some may have been replaced since they were noted.
     waits = [in_its_place(wait) for wait in change.waits]
     with in_place_of(ops[0], waits, [op.name for op in ops]):
+        plain = [one for one in change.lookups if one.piece.bags is None]
+        sums = {id(one): made for one, made in zip(plain, sums_of(
+            change.step, rows.plan.dim, [one.piece for one in plain],
+            [one.grad for one in plain], [one.found for one in plain]))}
         taken = []  # type: List[Tuple[tf.Tensor, ...]]
         for one in change.lookups:
             offsets, inverse, *bags = one.found
-            grad = library().mx_rec_reduce_pooled(one.grad, inverse, *bags, offsets) \
-                if bags else library().mx_rec_reduce(one.grad, inverse, offsets)
+            grad = library().mx_rec_reduce_pooled(one.grad, inverse, *bags, offsets) if bags \
+                else sums[id(one)]
             taken.append((rows.table.handle, offsets, grad))
         done = apply_rows(optimizer_step(change.step, change.numbers, rows.initial()), taken)
-    gates = gates_of(ops)
-    for op in ops:
-        replace_change(op, done, ops)
-    for gate in gates:
-        replace_change(gate, done)
+    rows.replace_update(change.step, done)
 
 
 class _Bags(NamedTuple):
@@ -232,4 +223,4 @@ def _bags(lookup: _Lookup, fills: bool) -> _Bags:
     return _Bags(made.bag_ids[0], made.ends[0], made.divisors[0])
 
 
-__all__ = ["fuse", "gates_of"]
+__all__ = ["fuse"]

@@ -19,7 +19,7 @@ from mx_rec.stock.admission import (RowRules, admit, admitted, count_before, occ
 from mx_rec.stock.analysis import Slot, StockVariable
 from mx_rec.stock.dense import chunk_of
 from mx_rec.stock.dense_updates import Penalty
-from mx_rec.stock.fused import SHAPES
+from mx_rec.stock.fused import SHAPES, Piece
 from mx_rec.stock.nodes import Output
 
 
@@ -275,9 +275,19 @@ class Rows:
                 inverses = [inverse]
             done = update(optimizer_step(step, self.numbers(step), self.initial()),
                           Gradients([self.table.handle], [offsets], [grad], inverses), "update")
+        self.replace_update(step, done)
+
+    def replace_update(self, step: forms.Step, done: tf.Operation) -> None:
+        """Puts an op in the place of an update."""
         ops = [self.op(name) for name in step.ops]
         for one in ops:
             replace_change(one, done, ops)
+        for name in step.gates:
+            gate = self.op(name)
+            replace_change(gate, done)
+            # What else it waits for, `done` needs.
+            gate._remove_all_control_inputs()  # pylint: disable=protected-access
+            gate._add_control_input(done)  # pylint: disable=protected-access
 
     def gradient(self, step: forms.Step) -> Tuple[tf.Tensor, tf.Tensor]:
         """Returns the checked ids (n) of an update, and what is subtracted (n, dim)."""
@@ -287,10 +297,7 @@ class Rows:
         if len(ids) > 1:
             ids = [tf.concat([tf.cast(one, tf.int64) for one in ids], 0)]
             grads = [tf.concat(grads, 0)]
-        grad = grads[0]
-        if step.kind == forms.ADD and not step.subtracts:
-            grad = tf.negative(grad)
-        return self.checked_ids(ids[0]), grad
+        return self.checked_ids(ids[0]), _subtracted(step, grads[0])
 
     def _counted_rows(self, ids: tf.Tensor,
                       updates: Sequence[str]) -> Tuple[tf.Tensor, tf.Tensor]:
@@ -434,6 +441,36 @@ def _readers(tensor: tf.Tensor) -> List[tf.Operation]:
     for op in tensor.consumers():
         found.extend(_readers(op.outputs[0]) if op.type == "Identity" else [op])
     return found
+
+
+def sums_of(step: forms.Step, dim: int, pieces: Sequence[Piece], grads: Sequence[tf.Tensor],
+            found: Sequence[Tuple[tf.Tensor, tf.Tensor]]) -> List[tf.Tensor]:
+    """Adds the ops that sum the gradients of lookups, or what is added, by row.
+
+    Args:
+        step: The update.
+        dim: Floats of a row.
+        pieces: Lookups without bags.
+        grads: Their gradients.
+        found: For each the rows, or their keys, and in the shape of the ids which of these each id
+            is of.
+
+    Returns:
+        For each (rows, dim), what is subtracted.
+    """
+    if pieces and pieces[0].is_of_all:
+        grads = tf.split(grads[0], [tf.size(inverse) for _, inverse in found], name="grads")
+    sums = []  # type: List[tf.Tensor]
+    for grad, (offsets, inverse) in zip(grads, found):
+        if grad.shape.rank is None or inverse.shape.rank is None \
+                or grad.shape.rank != inverse.shape.rank + 1:
+            grad = tf.reshape(grad, tf.concat([tf.shape(inverse), [dim]], 0))
+        sums.append(library().mx_rec_reduce(_subtracted(step, grad), inverse, offsets))
+    return sums
+
+
+def _subtracted(step: forms.Step, grad: tf.Tensor) -> tf.Tensor:
+    return tf.negative(grad) if step.kind == forms.ADD and not step.subtracts else grad
 
 
 def optimizer_step(step: forms.Step, numbers: Dict[str, tf.Tensor], initial: Sequence[float]

@@ -23,13 +23,11 @@ from mx_rec.core.table import Table
 from mx_rec.edits.upstream import downstream, upstream
 from mx_rec.edits.wiring import (in_its_place, in_place_of, on_device, replace_change,
                                  waits_between)
-from mx_rec.ops import library
 from mx_rec.ops.optimizers import PUSH, optimizer_named
 from mx_rec.stock import updates as forms
 from mx_rec.stock.analysis import StockVariable
 from mx_rec.stock.fused import Piece
-from mx_rec.stock.pieces import gates_of
-from mx_rec.stock.rows import Rows, optimizer_step
+from mx_rec.stock.rows import Rows, optimizer_step, sums_of
 from mx_rec.stock.servers import Servers
 from mx_rec.tensorflow.names import device as device_module
 from mx_rec.tensorflow.names import resources
@@ -160,7 +158,7 @@ def _replace(graph: tf.Graph, group: Sequence[_Update]) -> None:
     """Replaces updates of a table by one on each server; the graph pass joins those of several."""
     first = group[0]
     ops = [op for one in group for op in one.ops()]
-    gates = [gate for one in group for gate in gates_of(one.ops())]
+    gates = [one.rows.op(name) for one in group for name in one.step.gates]
     # Some may have been replaced since they were noted.
     waits = [in_its_place(wait) for one in group for wait in one.waits]
     with in_place_of(ops[0], waits, [op.name for op in ops], device=first.rows.device):
@@ -178,18 +176,18 @@ def _replace(graph: tf.Graph, group: Sequence[_Update]) -> None:
 def _gradients(update: _Update) -> Iterable[Gradients]:
     """Adds the ops that sum the gradients of an update by key, as they are pushed."""
     rows, step = update.rows, update.step
-    variable, dim = rows.table.variable.op.outputs[0], rows.plan.dim
-    is_added = step.kind == forms.ADD and not step.subtracts
-    for piece in update.pieces:
-        # By the keys of the lookup, whose request is where its rows came from.
-        found = rows.found[piece.gather]
-        keys, places = found.keys[0], found.places[0]
-        grad = tf.reshape(rows.tensor(piece.grad), tf.concat([tf.shape(places), [dim]], 0))
-        summed = library().mx_rec_reduce(tf.negative(grad) if is_added else grad, places, keys)
-        yield variable, keys, summed
+    variable = rows.table.variable.op.outputs[0]
     if not update.pieces:
         keys, grad = rows.gradient(step)
         yield variable, tf.cast(keys, tf.int64), grad
+        return
+    # By the keys of the lookup, whose request is where its rows came from.
+    found = [(rows.found[piece.gather].keys[0], rows.found[piece.gather].places[0])
+             for piece in update.pieces]
+    sums = sums_of(step, rows.plan.dim, update.pieces,
+                   [rows.tensor(piece.grad) for piece in update.pieces], found)
+    for (keys, _), grad in zip(found, sums):
+        yield variable, keys, grad
 
 
 def bring_to_worker(graph: tf.Graph, variables: Sequence[ServerRows], servers: Servers) -> None:

@@ -87,6 +87,7 @@ class Step(NamedTuple):
         dense: Of a dense update: the dense gradient, whose part `grad` and `indices` are.
         slices: All that it is the sum of; of another update `parts` gives its one.
         decays: What is added to the sum in each of the rows that occur.
+        gates: Names of the ops that do nothing but wait for it.
     """
 
     ops: Tuple[str, ...]
@@ -102,6 +103,7 @@ class Step(NamedTuple):
     dense: Optional[Output] = None
     slices: Tuple[Slices, ...] = ()
     decays: Tuple[Decay, ...] = ()
+    gates: Tuple[str, ...] = ()
 
     @property
     def parts(self) -> Tuple[Tuple[Output, Output], ...]:
