@@ -124,6 +124,33 @@ def test_updates_that_wait_for_batch_normalization_are_one_op(mx, optimizer, use
     assert [op.get_attr("N") for op in needed(seen[-1])["MxRecUpdate"]] == [3]
 
 
+@both
+@pytest.mark.parametrize("optimizer, max_norm", [("adam", None), ("ftrl", 0.4), ("momentum", None)])
+def test_bags_that_nothing_fills_are_pooled_where_they_are_read(mx, optimizer, max_norm, use_resource):
+    """tf.nn.embedding_lookup_sparse: a bag without ids is zeros, and there is none behind the last id."""
+    v1 = tf.compat.v1
+    mx(stock_tables=".*")
+    seen = []
+
+    def build(ids, labels):
+        made = variables(v1, use_resource)
+        # The last examples of each batch have no ids, those of some batches none at all.
+        is_used = (tf.range(tf.shape(ids)[0]) < tf.cast(ids[0, 0] % 4, tf.int32) * 5)[:, None]
+        pooled = [tf.nn.embedding_lookup_sparse(one, bag_of(tf.where(is_used & (ids >= 0), ids, tf.zeros_like(ids)), at),
+                                                None, combiner=("sum", "mean", "sqrtn")[at], max_norm=max_norm)
+                  for at, one in enumerate(made)]
+        loss = tf.add_n([tf.reduce_sum(tf.square(one - 0.1)) for one in pooled]) + tf.reduce_mean(labels)
+        make = cases.optimizers().get(optimizer, lambda: v1.train.AdamOptimizer(0.02))
+        seen.append(make().minimize(loss))
+        return loss, seen[-1], made
+
+    plans = cases.expect_equal(build, ["w0", "w1", "w2"])
+    assert all(piece.bags and not piece.bags.fill for plan in plans.values() for piece in plan.pieces)
+    types = types_of(seen[-1])
+    assert types["MxRecRead bags of many"] == types["MxRecUpdate"] == types["MxRecSparseBagsMany"] == 1
+    assert not any(op.type in ("Unique", "SparseSegmentMean") for op in cases.ops_of_run([seen[-1]]))
+
+
 def clipped(pairs):
     grads, variables = zip(*pairs)
     return zip(tf.clip_by_global_norm(grads, 0.5)[0], variables)

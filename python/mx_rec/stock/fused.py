@@ -21,13 +21,15 @@ _GRADIENTS = {"SparseSegmentMeanGrad": "mean", "SparseSegmentSqrtNGrad": "sqrtn"
 
 
 class Bags(NamedTuple):
-    """A lookup whose rows are pooled, as tf.nn.safe_embedding_lookup_sparse makes it.
+    """A lookup whose rows are pooled, as tf.nn.safe_embedding_lookup_sparse makes it, or
+    tf.nn.embedding_lookup_sparse.
 
     Attributes:
         result: Name of the op that gives the vectors of the bags.
-        fill: Name of the SparseFillEmptyRows whose inputs are the sparse ids.
+        fill: Name of the SparseFillEmptyRows whose inputs are the sparse ids. "" without: the bags
+            end with that of the last id, and vectors of bags without ids are zeros.
         combiner: "sum", "mean" or "sqrtn".
-        sparse: The sparse ids: indices, values and shape.
+        sparse: The sparse ids: indices, values and, if bags are filled, shape.
         leaves_out: Whether negative ids among them are left out.
         pool: Name of the op that pools rows.
         max_norm: What rows are scaled down to before, None if they are not.
@@ -37,7 +39,7 @@ class Bags(NamedTuple):
     result: str
     fill: str
     combiner: str
-    sparse: Tuple[Output, Output, Output]
+    sparse: Tuple[Output, ...]
     leaves_out: bool
     pool: str
     max_norm: Optional[float]
@@ -49,7 +51,8 @@ class Pooled(NamedTuple):
 
     Attributes:
         result: The op that gives them.
-        fill: Name of the SparseFillEmptyRows that they are of.
+        fill: Name of the SparseFillEmptyRows that they are of, "" without.
+        ids: The tensors of the indices and of the ids.
         combiner: "sum", "mean" or "sqrtn".
         segments: The tensor that tells which bag the row of an id is of.
         pool: Name of the op that pools rows.
@@ -58,6 +61,7 @@ class Pooled(NamedTuple):
 
     result: Any
     fill: str
+    ids: Tuple[Output, Output]
     combiner: str
     segments: Output
     pool: str
@@ -193,25 +197,30 @@ def _pooled(nodes: Nodes, gather: Any, unique: str, grad: Output,
                                           set(step.ops)):
             return None
         grad = made[0].name, 0
-    chosen = _chosen(nodes, found, unique, grad)
-    if chosen is None:
-        return None
-    # Rows without ids have no gradient: where(is_row_empty, zeros, grad).
-    if not _is(nodes, chosen, ("Select",), 0):
-        return None
-    condition, zeros, of_result = nodes.inputs[chosen[0]]
-    if nodes.behind(condition) != nodes.behind(nodes.inputs[found.result.name][0]) \
-            or not _is(nodes, nodes.behind(zeros), ("ZerosLike",), 0):
-        return None
-    sparse = _sparse(nodes, found.fill)
-    if sparse is None:
+    of_result = _of_vectors(nodes, found, unique, grad)
+    sparse = (found.ids, False)  # type: Optional[Tuple[Tuple[Output, ...], bool]]
+    if found.fill:
+        of_result, sparse = _chosen(nodes, found, of_result), _sparse(nodes, found.fill)
+    if of_result is None or sparse is None:
         return None
     return Piece(gather.name, of_result, Bags(
         found.result.name, found.fill, found.combiner, *sparse, pool=found.pool, max_norm=max_norm,
         of_rows=of_rows))
 
 
-def _chosen(nodes: Nodes, pooled: Pooled, unique: str, grad: Output) -> Optional[Output]:
+def _chosen(nodes: Nodes, pooled: Pooled, grad: Optional[Output]) -> Optional[Output]:
+    """Returns the gradient of the vectors with zeros for bags without ids, given that of all:
+    where(is_row_empty, zeros, grad)."""
+    if grad is None or not _is(nodes, grad, ("Select",), 0):
+        return None
+    condition, zeros, of_result = nodes.inputs[grad[0]]
+    if nodes.behind(condition) != nodes.behind(nodes.inputs[pooled.result.name][0]) \
+            or not _is(nodes, nodes.behind(zeros), ("ZerosLike",), 0):
+        return None
+    return of_result
+
+
+def _of_vectors(nodes: Nodes, pooled: Pooled, unique: str, grad: Output) -> Optional[Output]:
     """Returns the gradient of pooled vectors of which another is that of their rows."""
     made = nodes.by_name[grad[0]]
     inputs = nodes.inputs[made.name]
@@ -231,7 +240,7 @@ def _chosen(nodes: Nodes, pooled: Pooled, unique: str, grad: Output) -> Optional
     return nodes.behind(nodes.inputs[spread[0]][0])
 
 
-def _sparse(nodes: Nodes, fill: str) -> Optional[Tuple[Tuple[Output, Output, Output], bool]]:
+def _sparse(nodes: Nodes, fill: str) -> Optional[Tuple[Tuple[Output, ...], bool]]:
     """Returns the sparse ids of SparseFillEmptyRows, and whether negative ones are left out.
 
     None if it fills rows with another id than 0.
@@ -261,7 +270,8 @@ def _sparse(nodes: Nodes, fill: str) -> Optional[Tuple[Tuple[Output, Output, Out
 
 
 def pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[Pooled]:
-    """Finds where(is_row_empty, zeros, pooled) behind a gather of distinct ids.
+    """Finds the vectors of bags behind a gather of distinct ids, for which others may be chosen
+    where there are no ids: where(is_row_empty, zeros, pooled).
 
     Args:
         nodes: The graph.
@@ -281,18 +291,19 @@ def pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[Pooled]:
         return None
     pool, clipped = sums[0]
     # TensorFlow reads rows for all before it updates them. A reader of its own is not ordered so.
-    others = [use for use in _readers(nodes, pool) if use.node.op != "Select"]
-    if clipped is None:
-        others += [use for use in _readers(nodes, gather) if use.node is not pool]
-    if any(use.node.op not in SHAPES for use in others):
+    if clipped is None and any(use.node.op not in SHAPES for use in _readers(nodes, gather)
+                               if use.node is not pool):
         return None
     segments = nodes.behind(nodes.inputs[pool.name][2])
-    filled = nodes.behind(nodes.inputs[unique][0])
-    if nodes.inputs[pool.name][1] != (unique, 1) \
-            or not _is(nodes, filled, ("SparseFillEmptyRows",), 1):
+    indices, ids = _matrix_of(nodes, segments), nodes.behind(nodes.inputs[unique][0])
+    if nodes.inputs[pool.name][1] != (unique, 1) or indices is None:
         return None
-    fill = filled[0]
-    if not _are_rows(nodes, segments, fill):
+    combiner = _SUMS[pool.op]
+    if not _is(nodes, ids, ("SparseFillEmptyRows",), 1):
+        return Pooled(pool, "", (indices, ids), combiner, segments, pool.name, clipped)
+    fill = ids[0]
+    if indices != (fill, 0) or any(use.node.op not in SHAPES for use in _readers(nodes, pool)
+                                   if use.node.op != "Select"):
         return None
     chosen = [use.node for use in nodes.uses(pool.name) if use.node.op == "Select"
               and use.position == 2]
@@ -307,7 +318,7 @@ def pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[Pooled]:
     if not _is(nodes, column, ("Reshape",), 0) \
             or nodes.behind(nodes.inputs[column[0]][0]) != (fill, 2):
         return None
-    return Pooled(chosen[0], fill, _SUMS[pool.op], segments, pool.name, clipped)
+    return Pooled(chosen[0], fill, (indices, ids), combiner, segments, pool.name, clipped)
 
 
 def _clipped(nodes: Nodes, gather: Any, result: Output) -> Optional[Clipped]:
@@ -320,22 +331,21 @@ def _clipped(nodes: Nodes, gather: Any, result: Output) -> Optional[Clipped]:
     return found if found is not None and found.rows == (gather.name, 0) else None
 
 
-def _are_rows(nodes: Nodes, segments: Output, fill: str) -> bool:
-    """Whether segments are the first column of the indices that SparseFillEmptyRows gives."""
+def _matrix_of(nodes: Nodes, segments: Output) -> Optional[Output]:
+    """Returns the indices whose first column segments are, None if they are none."""
     if _is(nodes, segments, ("Cast",), 0):
         segments = nodes.behind(nodes.inputs[segments[0]][0])
     if not _is(nodes, segments, ("StridedSlice",), 0):
-        return False
+        return None
     node = nodes.by_name[segments[0]]
-    if nodes.behind(nodes.inputs[node.name][0]) != (fill, 0):
-        return False
     # [:, 0]: all of the first dimension, and the first place of the second.
     masks = node.attr["begin_mask"].i, node.attr["end_mask"].i, node.attr["shrink_axis_mask"].i
     if masks != (1, 1, 2) or node.attr["ellipsis_mask"].i or node.attr["new_axis_mask"].i:
-        return False
+        return None
     begin, strides = [affine_value(nodes, *nodes.inputs[node.name][at]) for at in (1, 3)]
-    return begin is not None and begin.kind is None and begin.shift == 0.0 \
+    is_first = begin is not None and begin.kind is None and begin.shift == 0.0 \
         and strides is not None and strides.kind is None and strides.shift == 1.0
+    return nodes.behind(nodes.inputs[node.name][0]) if is_first else None
 
 
 def _readers(nodes: Nodes, node: Any) -> List[Any]:

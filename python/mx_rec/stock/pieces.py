@@ -50,14 +50,15 @@ class _Lookup:
         """Whether shapes are what the chain was recognized for."""
         if self.piece.bags is None:
             return True
-        fill = self.rows.op(self.piece.bags.fill)
-        return fill.inputs[2].shape.as_list() == [2] and self.grad.shape.rank == 2
+        sparse = self.inputs[2].shape.as_list() if self.piece.bags.fill else [2]
+        return sparse == [2] and self.grad.shape.rank == 2
 
     def fills(self) -> bool:
         """Whether a bag without ids touches the first row."""
         # TensorFlow gives rows without ids the first row, with a gradient of zeros: Adagrad then
         # changes nothing, but an optimizer with momentum, or one that shrinks, does.
-        return not optimizer_named(self.rows.plan.kind).ignores_zeros
+        return bool(self.piece.bags.fill) \
+            and not optimizer_named(self.rows.plan.kind).ignores_zeros
 
 
 class _Update(NamedTuple):
@@ -145,7 +146,7 @@ def _waits(rows: Rows, step: forms.Step, lookups: Sequence[_Lookup]) -> List[tf.
         first.append(rows.op(lookup.piece.gather).inputs[1])
         bags = lookup.piece.bags
         if bags is not None:
-            first.append(rows.tensor((bags.fill, 0)))
+            first.extend([rows.tensor((bags.fill, 0))] if bags.fill else lookup.inputs)
             first.append(rows.tensor((bags.result, 0)))
             if bags.of_rows is not None:
                 # The ops between wait for each other alone.
@@ -216,8 +217,12 @@ def _bags(lookup: _Lookup, fills: bool) -> _Bags:
         fills: Whether bags without ids touch the first row.
     """
     bags = lookup.piece.bags
+    indices, ids, *shape = lookup.inputs
+    if not shape:
+        last = tf.reduce_max(tf.concat([indices[:, 0], [-1]], 0))
+        shape = [tf.stack([last + 1, tf.int64.max], name="shape")]
     made = library().mx_rec_sparse_bags_many(
-        *[[tensor] for tensor in lookup.inputs], tf.constant([lookup.rows.plan.id_end], tf.int64),
+        [indices], [ids], shape, tf.constant([lookup.rows.plan.id_end], tf.int64),
         tf.constant([COMBINERS[bags.combiner]], tf.int32), leave_out=int(bags.leaves_out),
         fill=int(fills), name="bags")
     return _Bags(made.bag_ids[0], made.ends[0], made.divisors[0])
