@@ -1,7 +1,7 @@
 //! The commit of a whole checkpoint for Python: paths and JSON in, JSON out, through ctypes
 //! (include/mx_rec.h).
 
-use crate::ffi_buffer::{bytes, give};
+use crate::ffi_buffer::{as_path, bytes, give};
 use mx_rec_kernels::checkpoint::commit::{self, Commit, Level, Refused, Step, Steps};
 use mx_rec_kernels::Error;
 use serde_json::{json, Value};
@@ -28,211 +28,120 @@ type Before = Option<
 /// The commits that are not finished, each with the thread that began it.
 static COMMITS: Mutex<BTreeMap<u64, (ThreadId, Commit)>> = Mutex::new(BTreeMap::new());
 
-/// Makes ready for a save; include/mx_rec.h has the JSON.
-///
-/// # Safety
-/// `directory` points to that many readable bytes. `before` is null or may be called with
-/// `context`, from this thread, until this function returns. `result` and `result_size` point to
-/// places that can be written, or are null, and then nothing is done.
-#[no_mangle]
-pub(crate) unsafe extern "C" fn mx_rec_commit_clean(
-    directory: *const u8,
-    directory_size: usize,
-    before: Before,
-    context: *mut c_void,
-    result: *mut *mut u8,
-    result_size: *mut usize,
-) -> c_int {
-    // SAFETY: the caller says so of all.
-    unsafe {
-        answer(before, context, result, result_size, |steps| {
-            abandon();
-            commit::clean(as_path(directory, directory_size), steps).map(|()| Value::Null)
-        })
-    }
+/// Functions that do a part of a commit and give out its JSON.
+macro_rules! commit_functions {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident($($arg:ident: $type:ty),*) |$steps:pat_param| $work:block
+    )*) => {$(
+        $(#[$doc])*
+        #[no_mangle]
+        pub(crate) unsafe extern "C" fn $name(
+            $($arg: $type,)*
+            before: Before,
+            context: *mut c_void,
+            result: *mut *mut u8,
+            result_size: *mut usize,
+        ) -> c_int {
+            // SAFETY: the caller says so of all.
+            unsafe { answer(before, context, result, result_size, |$steps| $work) }
+        }
+    )*};
 }
 
-/// Begins a commit; include/mx_rec.h has the JSON.
-///
-/// # Safety
-/// As of `mx_rec_commit_clean`.
-#[no_mangle]
-pub(crate) unsafe extern "C" fn mx_rec_commit_begin(
-    directory: *const u8,
-    directory_size: usize,
-    before: Before,
-    context: *mut c_void,
-    result: *mut *mut u8,
-    result_size: *mut usize,
-) -> c_int {
-    // SAFETY: the caller says so of all.
-    unsafe {
-        answer(before, context, result, result_size, |steps| {
-            let commit = Commit::begin(as_path(directory, directory_size), steps)?;
-            let staging = commit.staging();
-            let name = staging.file_name().map(OsStr::to_string_lossy);
-            Ok(json!({"staging": name, "commit": keep(commit)}))
-        })
+commit_functions! {
+    /// Makes ready for a save; include/mx_rec.h has the JSON.
+    ///
+    /// # Safety
+    /// `directory` points to that many readable bytes. `before` is null or may be called with
+    /// `context`, from this thread, until this function returns. `result` and `result_size` point
+    /// to places that can be written, or are null, and then nothing is done.
+    fn mx_rec_commit_clean(directory: *const u8, directory_size: usize) |steps| {
+        abandon();
+        commit::clean(as_path(directory, directory_size), steps).map(|()| Value::Null)
     }
-}
 
-/// Puts the tables of a commit in place; include/mx_rec.h has the JSON.
-///
-/// # Safety
-/// As of `mx_rec_commit_clean`, for `content`.
-#[no_mangle]
-pub(crate) unsafe extern "C" fn mx_rec_commit_place(
-    commit: u64,
-    content: *const u8,
-    content_size: usize,
-    before: Before,
-    context: *mut c_void,
-    result: *mut *mut u8,
-    result_size: *mut usize,
-) -> c_int {
-    // SAFETY: the caller says so of all.
-    unsafe {
-        answer(before, context, result, result_size, |steps| {
-            let content = object(bytes(content, content_size))?;
-            let mut taken = take(commit)?;
-            let placed = taken.1.put_in_place(&content, steps);
+    /// Begins a commit; include/mx_rec.h has the JSON.
+    ///
+    /// # Safety
+    /// As of `mx_rec_commit_clean`.
+    fn mx_rec_commit_begin(directory: *const u8, directory_size: usize) |steps| {
+        let commit = Commit::begin(as_path(directory, directory_size), steps)?;
+        let staging = commit.staging();
+        let name = staging.file_name().map(OsStr::to_string_lossy);
+        Ok(json!({"staging": name, "commit": keep(commit)}))
+    }
+
+    /// Puts the tables of a commit in place; include/mx_rec.h has the JSON.
+    ///
+    /// # Safety
+    /// As of `mx_rec_commit_clean`, for `content`.
+    fn mx_rec_commit_place(commit: u64, content: *const u8, content_size: usize) |steps| {
+        let content = object(bytes(content, content_size))?;
+        let mut taken = take(commit)?;
+        let placed = taken.1.put_in_place(&content, steps);
+        commits().insert(commit, taken);
+        placed.map(|()| Value::Null)
+    }
+
+    /// Ends a commit: removes what was replaced; include/mx_rec.h has the JSON.
+    ///
+    /// # Safety
+    /// As of `mx_rec_commit_clean`.
+    fn mx_rec_commit_finish(commit: u64) |steps| {
+        take(commit)?.1.finish(steps).map(|()| Value::Null)
+    }
+
+    /// Ends a commit: puts back what was replaced; include/mx_rec.h has the JSON.
+    ///
+    /// # Safety
+    /// As of `mx_rec_commit_clean`.
+    fn mx_rec_commit_undo(commit: u64) |steps| {
+        let taken = take(commit)?;
+        let undone = taken.1.undo(steps);
+        if undone.is_err() {
             commits().insert(commit, taken);
-            placed.map(|()| Value::Null)
-        })
+        }
+        undone.map(|()| Value::Null)
     }
-}
 
-/// Ends a commit: removes what was replaced; include/mx_rec.h has the JSON.
-///
-/// # Safety
-/// As of `mx_rec_commit_clean`.
-#[no_mangle]
-pub(crate) unsafe extern "C" fn mx_rec_commit_finish(
-    commit: u64,
-    before: Before,
-    context: *mut c_void,
-    result: *mut *mut u8,
-    result_size: *mut usize,
-) -> c_int {
-    // SAFETY: the caller says so of all.
-    unsafe {
-        answer(before, context, result, result_size, |steps| {
-            take(commit)?.1.finish(steps).map(|()| Value::Null)
-        })
+    /// Puts back what dead processes had replaced; include/mx_rec.h has the JSON.
+    ///
+    /// # Safety
+    /// As of `mx_rec_commit_clean`.
+    fn mx_rec_commit_recover(directory: *const u8, directory_size: usize) |steps| {
+        abandon();
+        commit::recover(as_path(directory, directory_size), steps).map(|()| Value::Null)
     }
-}
 
-/// Ends a commit: puts back what was replaced; include/mx_rec.h has the JSON.
-///
-/// # Safety
-/// As of `mx_rec_commit_clean`.
-#[no_mangle]
-pub(crate) unsafe extern "C" fn mx_rec_commit_undo(
-    commit: u64,
-    before: Before,
-    context: *mut c_void,
-    result: *mut *mut u8,
-    result_size: *mut usize,
-) -> c_int {
-    // SAFETY: the caller says so of all.
-    unsafe {
-        answer(before, context, result, result_size, |steps| {
-            let taken = take(commit)?;
-            let undone = taken.1.undo(steps);
-            if undone.is_err() {
-                commits().insert(commit, taken);
-            }
-            undone.map(|()| Value::Null)
-        })
+    /// Removes a directory of tables; include/mx_rec.h has the JSON.
+    ///
+    /// # Safety
+    /// As of `mx_rec_commit_clean`.
+    fn mx_rec_commit_discard(directory: *const u8, directory_size: usize) |steps| {
+        commit::discard(as_path(directory, directory_size), steps).map(|()| Value::Null)
     }
-}
 
-/// Puts back what dead processes had replaced; include/mx_rec.h has the JSON.
-///
-/// # Safety
-/// As of `mx_rec_commit_clean`.
-#[no_mangle]
-pub(crate) unsafe extern "C" fn mx_rec_commit_recover(
-    directory: *const u8,
-    directory_size: usize,
-    before: Before,
-    context: *mut c_void,
-    result: *mut *mut u8,
-    result_size: *mut usize,
-) -> c_int {
-    // SAFETY: the caller says so of all.
-    unsafe {
-        answer(before, context, result, result_size, |steps| {
-            abandon();
-            commit::recover(as_path(directory, directory_size), steps).map(|()| Value::Null)
-        })
+    /// Flushes the variables of a checkpoint to the disk; include/mx_rec.h has the JSON.
+    ///
+    /// # Safety
+    /// As of `mx_rec_commit_clean`, for `checkpoint`.
+    fn mx_rec_commit_flush(checkpoint: *const u8, checkpoint_size: usize) |steps| {
+        commit::flush_variables(as_path(checkpoint, checkpoint_size), steps).map(|()| Value::Null)
     }
-}
 
-/// Removes a directory of tables; include/mx_rec.h has the JSON.
-///
-/// # Safety
-/// As of `mx_rec_commit_clean`.
-#[no_mangle]
-pub(crate) unsafe extern "C" fn mx_rec_commit_discard(
-    directory: *const u8,
-    directory_size: usize,
-    before: Before,
-    context: *mut c_void,
-    result: *mut *mut u8,
-    result_size: *mut usize,
-) -> c_int {
-    // SAFETY: the caller says so of all.
-    unsafe {
-        answer(before, context, result, result_size, |steps| {
-            commit::discard(as_path(directory, directory_size), steps).map(|()| Value::Null)
-        })
-    }
-}
-
-/// Flushes the variables of a checkpoint to the disk; include/mx_rec.h has the JSON.
-///
-/// # Safety
-/// As of `mx_rec_commit_clean`, for `checkpoint`.
-#[no_mangle]
-pub(crate) unsafe extern "C" fn mx_rec_commit_flush(
-    checkpoint: *const u8,
-    checkpoint_size: usize,
-    before: Before,
-    context: *mut c_void,
-    result: *mut *mut u8,
-    result_size: *mut usize,
-) -> c_int {
-    // SAFETY: the caller says so of all.
-    unsafe {
-        answer(before, context, result, result_size, |steps| {
-            commit::flush_variables(as_path(checkpoint, checkpoint_size), steps)
-                .map(|()| Value::Null)
-        })
-    }
-}
-
-/// The text of a manifest; include/mx_rec.h has the JSON.
-///
-/// # Safety
-/// As of `mx_rec_commit_clean`, for `directory` and `content`.
-#[no_mangle]
-pub(crate) unsafe extern "C" fn mx_rec_commit_manifest(
-    directory: *const u8,
-    directory_size: usize,
-    content: *const u8,
-    content_size: usize,
-    before: Before,
-    context: *mut c_void,
-    result: *mut *mut u8,
-    result_size: *mut usize,
-) -> c_int {
-    // SAFETY: the caller says so of all.
-    unsafe {
-        answer(before, context, result, result_size, |_| {
-            let content = object(bytes(content, content_size))?;
-            commit::manifest(as_path(directory, directory_size), &content).map(Value::from)
-        })
+    /// The text of a manifest; include/mx_rec.h has the JSON.
+    ///
+    /// # Safety
+    /// As of `mx_rec_commit_clean`, for `directory` and `content`.
+    fn mx_rec_commit_manifest(
+        directory: *const u8,
+        directory_size: usize,
+        content: *const u8,
+        content_size: usize
+    ) |_| {
+        let content = object(bytes(content, content_size))?;
+        commit::manifest(as_path(directory, directory_size), &content).map(Value::from)
     }
 }
 
@@ -354,13 +263,4 @@ fn object(text: &[u8]) -> Result<serde_json::Map<String, Value>, Error> {
     serde_json::from_slice(text).map_err(|error| {
         Error::invalid("the content of a manifest is no JSON object").with("cause", error)
     })
-}
-
-/// The path of these bytes, the empty one if the pointer is null.
-///
-/// # Safety
-/// `path` is null or points to `size` readable bytes, which stay as they are for `'a`.
-unsafe fn as_path<'a>(path: *const u8, size: usize) -> &'a Path {
-    // SAFETY: the caller says so.
-    Path::new(OsStr::from_bytes(unsafe { bytes(path, size) }))
 }

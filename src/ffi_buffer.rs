@@ -2,9 +2,11 @@
 //! `mx_rec_free`.
 
 use mx_rec_tf_ops::panic_text;
-use std::ffi::c_int;
+use std::ffi::{c_int, OsStr};
 use std::fmt::Display;
+use std::os::unix::ffi::OsStrExt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::Path;
 
 /// Gives out what `work` makes with 0, or the text of its error with 1; `what` names the work if it
 /// panics. Without a place for the result nothing is done, and 1 is returned.
@@ -68,4 +70,13 @@ pub(crate) unsafe fn bytes<'a>(data: *const u8, size: usize) -> &'a [u8] {
     }
     // SAFETY: not null, readable for `size` bytes, of any alignment.
     unsafe { std::slice::from_raw_parts(data, size) }
+}
+
+/// The path of these bytes, the empty one if the pointer is null.
+///
+/// # Safety
+/// `path` is null or points to `size` readable bytes, which stay as they are for `'a`.
+pub(crate) unsafe fn as_path<'a>(path: *const u8, size: usize) -> &'a Path {
+    // SAFETY: the caller says so.
+    Path::new(OsStr::from_bytes(unsafe { bytes(path, size) }))
 }

@@ -16,6 +16,9 @@
     )
 )]
 
+#[macro_use]
+mod exports;
+
 mod checkpoint;
 mod commit;
 mod definitions;

@@ -1,7 +1,5 @@
 //! The recorder of op runs for Python: through ctypes (include/mx_rec.h).
 
-use crate::ffi_buffer::give;
-use std::ffi::c_int;
 use std::panic::catch_unwind;
 
 /// Begins to record the runs of our ops; what was recorded before and not fetched is dropped.
@@ -11,26 +9,14 @@ pub(crate) extern "C" fn mx_rec_trace_start() {
     let _ = catch_unwind(mx_rec_tf_ops::trace::start);
 }
 
-/// Ends the recording and gives it out as JSON. include/mx_rec.h says what it holds.
-///
-/// Returns 0 and the JSON, or 1 and an error text in UTF-8; `*result` is then owned by the caller,
-/// who gives it back to `mx_rec_free` with its size. Never panics.
-///
-/// # Safety
-/// `result` and `result_size` point to places that can be written, or are null: then 1 is returned
-/// and the recording goes on.
-#[no_mangle]
-pub(crate) unsafe extern "C" fn mx_rec_trace_stop(
-    result: *mut *mut u8,
-    result_size: *mut usize,
-) -> c_int {
-    // SAFETY: the caller says that both places can be written.
-    unsafe {
-        give(
-            result,
-            result_size,
-            "the recorder",
-            mx_rec_tf_ops::trace::stop,
-        )
-    }
+exports! {
+    /// Ends the recording and gives it out as JSON. include/mx_rec.h says what it holds.
+    ///
+    /// Returns 0 and the JSON, or 1 and an error text in UTF-8; `*result` is then owned by the
+    /// caller, who gives it back to `mx_rec_free` with its size. Never panics.
+    ///
+    /// # Safety
+    /// `result` and `result_size` point to places that can be written, or are null: then 1 is
+    /// returned and the recording goes on.
+    fn mx_rec_trace_stop() "the recorder" => mx_rec_tf_ops::trace::stop();
 }

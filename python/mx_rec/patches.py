@@ -17,7 +17,8 @@
 | BaseSession._make_callable_from_options | the same for those of Keras |
 | SessionManager.wait_for_session | workers are told what keeps them from tables on servers |
 | _MonitoredSession.__init__ | variables of stock models become tables before the session is made |
-| tf.compat.v1.global_variables | it lists variables that are tables, too |
+| tf.compat.v1.get_collection | it lists variables that are tables, too |
+| variables._all_saveable_objects | a Saver of all saves them as tables |
 | tf.compat.v1.variables_initializer | it starts the slots of a table with the table |
 | keras.backend.batch_set_value, set_value | weights wait for the run that makes tables |
 | _FetchHandler.fetches, targets | a variable that is a table has the rows of the table |
@@ -66,8 +67,8 @@ from mx_rec.graph.imported import patched_import, patched_new_operations
 from mx_rec.graph.iterators import remembering_elements
 from mx_rec.graph.sessions import (fetching, preparing, preparing_options, preparing_parts,
                                    running_parts, starting_iterators)
-from mx_rec.graph.variables import (patched_global_variables, patched_gradients,
-                                    patched_initializer, patched_monitored_session)
+from mx_rec.graph.variables import (patched_get_collection, patched_gradients, patched_initializer,
+                                    patched_monitored_session, patched_saveables)
 from mx_rec.graph.weights import holding, holding_one
 from mx_rec.optimizers.stock import (patched_apply_gradients, patched_get_slot, patched_processor,
                                      patched_slot)
@@ -173,6 +174,7 @@ _BUILDER = _in(_P + "saved_model.builder_impl:_SavedModelBuilder")
 _BUILDER_1 = _in(_P + "saved_model.builder_impl:SavedModelBuilder")
 _SESSION = _in(_P + "client.session:BaseSession")
 _VARIABLES = _in(_P + "ops.variables")
+_COLLECTIONS = _in(_P + "framework.ops")
 _FETCHES = _in(_P + "client.session:_FetchHandler")
 _OPTIMIZER = _P + "training.optimizer"
 _GRADIENTS = _in(_P + "ops.gradients")
@@ -203,8 +205,10 @@ _PATCHES = (
     _Patch("tables in the place of variables",
            _in(_P + "training.monitored_session:_MonitoredSession"), "__init__",
            patched_monitored_session),
-    _Patch("tables in the place of variables", _VARIABLES, "global_variables",
-           patched_global_variables),
+    _Patch("tables in the place of variables", _COLLECTIONS, "get_collection",
+           patched_get_collection),
+    _Patch("tables in the place of variables", _VARIABLES, "_all_saveable_objects",
+           patched_saveables),
     _Patch("tables in the place of variables", _VARIABLES, "variables_initializer",
            patched_initializer),
     _Patch("fetches of variables that are tables", _FETCHES, "fetches", fetching),
@@ -287,7 +291,7 @@ def apply() -> None:
     _export("train.warm_start",
             find("warm starts", *_in(_P + "training.warm_starting_util")).warm_start)
     variables = find("variables", *_VARIABLES)
-    _export("global_variables", variables.global_variables)
+    _export("get_collection", find("collections", *_COLLECTIONS).get_collection)
     for name in ("variables_initializer", "initializers.variables"):
         _export(name, variables.variables_initializer)
     _export("gradients", find("gradients", *_GRADIENTS).gradients)

@@ -8,6 +8,7 @@ to the bit. Variables and tables take turns with each other's checkpoints.
 import os
 import re
 import shutil
+import zlib
 
 import numpy as np
 import pytest
@@ -34,13 +35,20 @@ class Player:
         self.graph, self.session, self.start, self.at = tf.Graph(), None, None, 0
         self.paths = {}
         with self.graph.as_default():
-            made = self.made = program.build(tables)
+            self.made = program.build(tables)
             is_early = program.seed % 2
             self.initializer = v1.global_variables_initializer() if is_early else None
+            self.late = []
+            if program.trains_later:
+                self._make_savers()
             self.tables = convert(self.graph, form)
             self.initializer = self.initializer or v1.global_variables_initializer()
-            self.savers = [saver() if callable(saver) else saver for saver in made.savers]
-            self.all = v1.train.Saver(max_to_keep=None)
+            if not program.trains_later:
+                self._make_savers()
+
+    def _make_savers(self):
+        self.savers = [saver() if callable(saver) else saver for saver in self.made.savers]
+        self.all = support.tf().compat.v1.train.Saver(max_to_keep=None)
 
     def open(self):
         """A new session in the place of the one before, with the variables' starts."""
@@ -53,7 +61,7 @@ class Player:
             self.session.run(self.made.iterator.initializer)
 
     def initialize(self):
-        self.session.run(self.initializer)
+        self.session.run([self.initializer] + [variable.initializer for variable in self.late])
         if self.start is not None:
             self.all.restore(self.session, self.start)
 
@@ -200,6 +208,79 @@ class Player:
         seen = self.session.run(made)
         return (seen if isinstance(seen, list) else [seen]) + self.values()
 
+    def _list(self, seed, which):
+        """The names, the values and the states of variables that the program finds."""
+        v1 = support.tf().compat.v1
+        scope = ("v0", "deep", ".*/", "b", None, None)[which]
+        with self.graph.as_default():
+            found = v1.global_variables(scope) + v1.trainable_variables(scope) + v1.local_variables(scope)
+            missing = self.session.run(v1.report_uninitialized_variables())
+        if seed % 2 or self.program.options.get("unlimited_ids"):
+            return _numbers([variable.name for variable in found] + list(missing))
+        return _numbers(missing) + self.session.run(found)
+
+    def _start(self, seed, which):
+        """Starts variables again, by an initializer that is made now: those of some of the program's, with or without slots."""
+        v1 = support.tf().compat.v1
+        random = np.random.RandomState(seed)
+        with self.graph.as_default():
+            known = v1.global_variables()
+            slots = {slot.op.name for slots in self.made.slots.values() for slot in slots}
+            parts = {part.op.name for one in self.made.variables for part in one}
+            # Only what starts with its slots empties such tables.
+            is_with_slots = bool({"unlimited_ids", "access_threshold"}.intersection(self.program.options))
+            units = [[one.op.name] + [slot.op.name for slot in self.made.slots.get(one.op.name, [])] * (
+                is_with_slots or random.randint(2)) for one in known
+                     if one.op.name not in slots and (one.op.name not in parts or self.program.from_constants)]
+            units += [[slot] for slot in sorted(slots)]
+            chosen = {name for unit in units if random.rand() < (0.3, 0.8)[which % 2] for name in unit}
+            op = v1.variables_initializer([one for one in known if one.op.name in chosen])
+        self.session.run(op)
+        return self.values()
+
+    def _behind(self, seed, which):
+        """Reads a variable behind a training run, by ops that are made now."""
+        tf, made = support.tf(), self.made
+        if self.program.options.get("unlimited_ids"):
+            return []
+        parts = [part for one in made.variables for part in one]
+        part = parts[seed % len(parts)]
+        with self.graph.as_default(), tf.control_dependencies([made.trains[which % len(made.trains)]]):
+            reads = [tf.reduce_sum(part, 0), tf.gather(part, [1, 2]), tf.identity(part)]
+        return self.session.run(reads, self.feeds())
+
+    def _train(self, seed, which):
+        """Makes a training op, by a new optimizer or one that the program has, and starts its variables."""
+        tf = support.tf()
+        v1, made = tf.compat.v1, self.made
+        random = np.random.RandomState(seed)
+        with self.graph.as_default():
+            known = v1.global_variables()
+            loss = made.losses[which % len(made.losses)] * (0.5 + random.rand())
+            names = sorted(programs.optimizers())
+            optimizer = made.resets[0] if which < 2 else programs.optimizers()[names[random.randint(len(names))]]()
+            variables = [one for one in v1.trainable_variables() if which % 2 or random.rand() < 0.7]
+            pairs = [(grad, variable) for grad, variable in optimizer.compute_gradients(loss, variables or None)
+                     if grad is not None]
+            if not pairs:
+                return []
+            with tf.control_dependencies([loss]):
+                train = optimizer.apply_gradients(pairs, v1.train.get_global_step())
+            new = [one for one in v1.global_variables() if all(one is not other for other in known)]
+            self.late += new
+            for variable in new:
+                owner = next((part for one in made.variables for part in one
+                              if variable.op.name.startswith(part.op.name + "/")), None)
+                if owner is not None:
+                    made.slots.setdefault(owner.op.name, []).append(variable)
+            made.dense += [one for one in new if not any(one is slot for slots in made.slots.values() for slot in slots)]
+            started = v1.variables_initializer(new)
+        made.losses.append(loss)
+        made.seen.append([])
+        made.trains.append(train)
+        self.session.run(started)
+        return _numbers([one.name for one in new]) + self.values()
+
     def values(self):
         """All rows, and what else the program has as variables."""
         return self.session.run(self.made.rows + self.made.dense)
@@ -210,6 +291,19 @@ class Player:
             self.open()
         self.all.restore(self.session, path)
         return self.values()
+
+    def take_late(self, other):
+        """Takes over the variables of optimizers that were made later, which the Saver of all does not have."""
+        if self.late:
+            values = other.session.run(other.late)
+            with self.graph.as_default():
+                made = [support.tf().compat.v1.assign(*pair).op for pair in zip(self.late, values)]
+            self.session.run(made)
+
+
+def _numbers(names):
+    """Names as numbers that can be compared, in their order."""
+    return [zlib.crc32(name.encode() if isinstance(name, str) else name) for name in names]
 
 
 def convert(graph, form):
@@ -350,8 +444,10 @@ def run_session(program, directory):
                 # Nothing says how far a run gets that fails: some moments of TensorFlow's Adam have decayed then, and the table
                 # of that variable has not begun its step.
                 path = stock.save(stock.all, "failed{}".format(number))
-                compare(program, where + ", from variables", [stock.values()] + [one.exchange(path, False) for one in others],
-                        is_exact=not tables)
+                seen = [stock.values()] + [one.exchange(path, False) for one in others]
+                for one in others:
+                    one.take_late(stock)
+                compare(program, where + ", from variables", seen, is_exact=not tables)
         compare(program, "the end", [player.values() for player in players], is_exact=not tables)
         if not program.options.get("unlimited_ids"):
             _compare_slots(program, stock, others[0])

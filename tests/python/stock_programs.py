@@ -23,6 +23,8 @@ KINDS = ("plain", "several", "gather", "ranks", "safe", "sparse", "weights", "id
 # What a session does between steps; "" is nothing.
 VERBS = ("step", "evaluate", "save", "restore", "assign", "feed", "wrong", "reset", "exchange", "summary", "initialize",
          "late")
+# What it does besides: it lists its variables, starts some of them again, reads one behind a training, and makes a training op.
+MORE = ("list", "start", "behind", "train")
 STEPS = 7
 LONGEST, LEAST_ROWS = 24, 7
 
@@ -95,8 +97,7 @@ class Program:
         seed: Draws everything.
 
     Attributes:
-        kind: STOCK, TABLES, AHEAD = "stock", "tables", "ahead"
-SESSION, MONITORED or ESTIMATOR.
+        kind: SESSION, MONITORED or ESTIMATOR.
         input: PLACEHOLDERS, DATASET, or DEFAULTS: placeholders whose default is a batch of a dataset.
         from_constants: Whether variables start with constants, and no checkpoint is needed for equal starts.
         training: One of TRAININGS.
@@ -106,6 +107,7 @@ SESSION, MONITORED or ESTIMATOR.
         forms: What is compared with TensorFlow's variables.
         options: Of StockTables.
         batches: (ids (b, 3) in [0, cases.ROWS), labels (b)) of each step.
+        trains_later: Whether training ops are made after a run that trains: its Savers come before the conversion then.
     """
 
     def __init__(self, seed):
@@ -135,6 +137,7 @@ SESSION, MONITORED or ESTIMATOR.
         self.batches = [self._batch() for _ in range(STEPS + 6)]
         self._drawn = self._random.randint(2 ** 31)
         self.history = self._history()
+        self._draw_more()
 
     def choose(self, *options):
         return options[self._random.randint(len(options))]
@@ -162,6 +165,20 @@ SESSION, MONITORED or ESTIMATOR.
             if not self.options.get("unlimited_ids") and self.chance(0.12):
                 found.insert(at, ("late", self._random.randint(2 ** 31), self._random.randint(6)))
         return found
+
+    def _draw_more(self):
+        """Draws what comes to the history of a session, by numbers of its own: graphs of seeds stay what they are."""
+        self._random = np.random.RandomState([self.seed, 1])
+        # Counts, ids without limits, iterators and modified graphs keep tables from being variables again.
+        self.trains_later = self.kind == SESSION and self.input == PLACEHOLDERS and self.chance(0.6) \
+            and not {"unlimited_ids", "access_threshold"}.intersection(self.options)
+        if self.trains_later:
+            # Variables that two optimizers update stay, and are no lazy ones then.
+            self.forms, self.options["lazy_adam"] = (TABLES,), False
+        for _ in range(self._random.randint(5) if self.kind == SESSION else 0):
+            verb = self.choose(*MORE) if self.trains_later else self.choose(*MORE[:-1])
+            self.history.insert(self._random.randint(1, len(self.history) + 1),
+                                (verb, self._random.randint(2 ** 31), self._random.randint(6)))
 
     def build(self, tables=(), batch=None, trains=True):
         """Builds the program in the default graph.

@@ -157,6 +157,63 @@ def test_each_way_to_run_converts(resource, way):
     both(program)
 
 
+@pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+def test_initializers_that_a_program_holds_start_tables(resource, optimizer):
+    """session.run([v.initializer for v in tf.global_variables()]): "Operation 'users/Assign' has been marked as not fetchable"."""
+
+    def program(is_on):
+        model = Model(resource, optimizer)
+        all_of_them = [one.initializer for one in v1.global_variables()]
+        of_optimizer = [one.initializer for one in model.optimizer.variables()]
+        with support.new_session() as session:
+            session.run(all_of_them)
+            yield model.trained(session, range(STEPS))
+            session.run(of_optimizer)
+            yield model.all_rows(session)
+            yield model.trained(session, range(STEPS, 2 * STEPS))
+            session.run(all_of_them)
+            yield model.all_rows(session)
+            yield model.trained(session, range(STEPS))
+
+    both(program)
+
+
+def test_a_restore_of_what_a_reader_lists_says_which_tables_it_leaves_out(said, tmp_path):
+    """Programs restore what tf.train.list_variables names; tables are not in it, and stayed as they were without a word."""
+    with settings(True), tf.Graph().as_default():
+        model = Model()
+        with support.started(support.new_session()) as session:
+            model.trained(session, range(3))
+            path = v1.train.Saver().save(session, str(tmp_path / "model"))
+    with tf.Graph().as_default():
+        Model()
+        listed = {name for name, _ in tf.train.list_variables(path)}
+        saver = v1.train.Saver([one for one in v1.global_variables() if one.op.name in listed])
+        with support.new_session() as session, settings(True):
+            saver.restore(session, path)
+    warned, = said()
+    assert "has the variables items, users as tables" in warned and "tf.train.list_variables" in warned
+
+
+def test_sessions_of_a_server_share_variables_and_no_tables(said):
+    """The second session of a server had tables of its own, with the rows that they start with."""
+    def program(is_on):
+        model = Model()
+        target = v1.train.Server.create_local_server().target
+        with v1.Session(target) as first:
+            first.run(v1.global_variables_initializer())
+            yield model.trained(first, range(3))
+            with v1.Session(target) as second:
+                yield model.trained(second, range(3, 6))
+                yield model.all_rows(second)
+            yield model.trained(first, range(6, 9))
+
+    both(program, names=[])
+    warned, = said()
+    assert "whose sessions share variables" in warned
+
+
 def saver_class():
     class Own(tf.compat.v1.train.Saver):
         """A Saver of a script."""

@@ -211,6 +211,31 @@ def test_an_initializer_of_all_variables_that_is_made_now_starts_the_table_again
 
 
 @KINDS
+@pytest.mark.parametrize("optimizer", ["adagrad", "momentum", "sgd"])
+def test_an_initializer_of_a_variable_alone_that_is_made_now_keeps_its_slots(v1, use_resource, optimizer):
+    """The table was emptied: its slots started again as well."""
+    seen = []
+    for tables in (False, True):
+        with tf.Graph().as_default() as graph:
+            w = v1.get_variable("w", START.shape, initializer=v1.constant_initializer(0.25), use_resource=use_resource)
+            ids = v1.placeholder(tf.int64, [None])
+            made = cases.optimizers()[optimizer]()
+            train = made.minimize(tf.reduce_sum(tf.square(tf.gather(w, ids) - 1.0)))
+            init = v1.global_variables_initializer()
+            support.keep_variables()
+            if tables:
+                assert convert_graph(graph, True)[0].converts
+            with support.started(support.new_session(), init) as sess:
+                for of in ([w], v1.trainable_variables(), v1.global_variables()):
+                    sess.run(train, {ids: IDS})
+                    sess.run(v1.variables_initializer(of))
+                    seen.append([sess.run(one) for one in v1.global_variables()])
+    assert (seen[0][0] == 0.25).all() and (len(seen[0]) == 1 or seen[0][1].any())
+    for table, stock in zip(seen[3:], seen[:3]):
+        np.testing.assert_allclose(table, stock, rtol=1e-6)
+
+
+@KINDS
 def test_a_value_in_the_place_of_a_variable_is_refused(v1, use_resource):
     """What reads it reads the table: the value had no effect."""
     model = Model(v1, use_resource, True)

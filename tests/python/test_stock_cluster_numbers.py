@@ -304,3 +304,25 @@ def test_penalties_and_rows_that_are_set_leave_a_variable_to_the_servers():
     assert "a penalty on the rows of a batch is not there on parameter servers" in found["plans"]["items"][1]
     assert "sets rows of it, which tables on parameter servers do not know" in found["plans"]["deep/users"][1]
     assert np.isfinite(found["losses"]).all()
+
+
+@pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
+def test_what_reads_a_variable_behind_its_training_sees_what_that_left(resource):
+    """The copy of a reference variable is its memory; the servers were asked where the copy stood, in front of the pushes."""
+    code = MODEL.replace("    plans = convert_graph", """    with tf.control_dependencies([train]):
+        behind = tf.reduce_sum(users, 0)
+    plans = convert_graph""") + """
+import json
+with v1.train.MonitoredTrainingSession(target, is_chief=is_chief, config=config, log_step_count_steps=None, save_summaries_steps=None,
+                                       stop_grace_period_secs=1) as sess:
+    found = []
+    for number in range(4):
+        found.append([sess.run(behind, dict(zip([ids, labels], batch(number)))).tolist(), sess.run(every[1]).sum(0).tolist()])
+    print(json.dumps({"tables": [plan.name for plan in plans if plan.converts], "found": found}))
+"""
+    with StockJob(code=code, ps=2) as job:
+        told = job.run(RESOURCE=str(int(resource)), OPTIMIZER="sgd")
+    assert "deep/users" in told["tables"]
+    behind, after = np.array(told["found"]).transpose(1, 0, 2)
+    np.testing.assert_allclose(behind, after, rtol=1e-5)
+    assert (np.abs(np.diff(after, axis=0)) > 1e-4).any(1).all()

@@ -112,3 +112,50 @@ def test_a_run_may_ask_for_the_op_that_updates_a_variable(v1, use_resource, opti
                     np.testing.assert_array_equal(got[-1] if len(got) > 1 else seen[-1], seen[-1])
     assert (seen[0] != seen[2]).any()
     np.testing.assert_allclose(seen[3:], seen[:3], rtol=1e-6)
+
+
+READS = {
+    "sum": lambda v1, w: tf.reduce_sum(w, 0),
+    "norm in a summary": lambda v1, w: v1.summary.scalar("norm", tf.norm(w)),
+    "slice": lambda v1, w: w[2:5] * 1.0,
+    "copy": lambda v1, w: tf.identity(w),
+}
+
+
+@KINDS
+@pytest.mark.parametrize("is_late, is_read", [(False, False), (True, False), (True, True)], ids=["before", "later", "read and later"])
+def test_what_reads_a_variable_behind_its_training_sees_what_that_left(v1, use_resource, is_late, is_read):
+    """The copy of a reference variable is its memory; the table was read where the copy stood, in front of the training."""
+    seen = []
+    for tables in (False, True):
+        with tf.Graph().as_default() as graph:
+            ids = v1.placeholder(tf.int64, [None])
+            w = v1.get_variable("w", [cases.ROWS, cases.DIM], use_resource=use_resource, initializer=v1.ones_initializer())
+            train = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(tf.square(tf.gather(w, ids))))
+
+            def reads():
+                with tf.control_dependencies([train]):
+                    made = [make(v1, w) for make in READS.values()]
+                    done = tf.constant(2.0) * 1.0
+                # A reader may also take what was made behind the training.
+                return made + [tf.multiply(w, done)] * (not use_resource)
+
+            made = [] if is_late else reads()
+            # What a program reads later is what stands in the place of this read then.
+            if is_read:
+                tf.reduce_mean(w)
+            support.keep_variables()
+            if tables:
+                assert convert_graph(graph, True)[0].converts
+            with support.started(support.new_session()) as sess:
+                sess.run(train, {ids: [3]})
+                made = made or reads()
+                with tf.control_dependencies([train]):
+                    made.append(tf.gather(w, [3, 4]))
+                for one in made:
+                    value = sess.run(one, {ids: [3, 3, 7]})
+                    seen.append(v1.Summary.FromString(value).value[0].simple_value if isinstance(value, bytes) else value)
+    half = len(seen) // 2
+    for table, stock in zip(seen[half:], seen[:half]):
+        np.testing.assert_allclose(table, stock, rtol=1e-6)
+    assert (seen[0] != seen[3].sum(0)).any()

@@ -44,7 +44,7 @@ def test_the_random_programs_are_of_all_kinds():
     assert {one.training for one in drawn} == set(programs.TRAININGS)
     assert {name for one in drawn for name in one.optimizers} == set(programs.optimizers())
     assert {one.forms for one in drawn} == {(programs.TABLES,), (programs.AHEAD,), (programs.TABLES, programs.AHEAD)}
-    assert {verb for one in drawn for verb, _, _ in one.history} == set(programs.VERBS)
+    assert {verb for one in drawn for verb, _, _ in one.history} == set(programs.VERBS + programs.MORE)
     assert {len(ids) for one in drawn for ids, _ in one.batches} >= {0, programs.LONGEST}
     assert {name for one in drawn for name in one.options} == {
         "names", "least_rows", "lazy_adam", "unlimited_ids", "access_threshold", "eviction_threshold"}

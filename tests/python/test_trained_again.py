@@ -184,6 +184,31 @@ def test_two_models_of_one_embedding_train_by_turns(said):
     warned(said)
 
 
+@pytest.mark.parametrize("optimizer", ["adagrad", "momentum"])
+def test_an_initializer_that_was_made_while_there_were_tables_starts_slots_too(said, optimizer):
+    """What empties a table empties its slots; those of the variables kept the values of the training before."""
+
+    def program(is_on):
+        model = Model(True, optimizer)
+        with support.new_session() as session:
+            session.run(v1.global_variables_initializer())
+            yield model.trained(session, range(2))
+            of_all, of_some = v1.global_variables_initializer(), v1.variables_initializer(
+                [model.users, model.optimizer.get_slot(model.users, model.optimizer.get_slot_names()[0])])
+            second = v1.train.AdagradOptimizer(0.3)
+            train = second.minimize(model.loss)
+            initialized(session, second.variables())
+            for init in (of_some, of_all):
+                session.run(train, model.feeds(2))
+                yield model.trained(session, range(3, 6))
+                session.run(init)
+                yield [session.run(one) for one in v1.global_variables()]
+            yield model.trained(session, range(6, 9))
+
+    both(program, names=[])
+    warned(said)
+
+
 @pytest.mark.parametrize("way", ["assign", "scatter", "set before", "initialize"])
 def test_what_was_set_between_goes_on(said, way):
     """Ops that a program has made on tables are those on variables again."""
@@ -292,6 +317,25 @@ def test_a_saver_of_before_saves_and_restores_variables(said, tmp_path):
     warned(said)
 
 
+def test_values_are_read_by_ops_that_can_be_fetched(said):
+    """"Operation 'save/Read/ReadVariableOp' has been marked as not fetchable": it was of a Saver that had been built anew."""
+
+    def program(is_on):
+        model = Model(True, "sgd")
+        reader = next(op for op in model.w.handle.consumers() if op.type == "ReadVariableOp" and not op.control_inputs)
+        reader.graph.prevent_fetching(reader)
+        with support.new_session() as session:
+            session.run(v1.global_variables_initializer())
+            yield model.trained(session, range(2))
+            train = model.optimizer.minimize(model.loss * 0.5)
+            session.run(train, model.feeds(2))
+            yield model.trained(session, range(3, 5))
+            yield model.all_rows(session)
+
+    both(program, names=["items", "users"])
+    warned(said)
+
+
 STAYS = {"iterator": ({}, "has the state of IteratorGetNext"), "saver": ({}, "a tf.train.Saver was made since"),
          "session": ({}, "several open sessions"), "ids": ({"unlimited_ids": True}, "its ids have no limits"),
          "admission": ({"access_threshold": 1}, "it counts its keys"), "memory": ({}, "take 0.0 GiB, and 0.0 are available")}
@@ -339,6 +383,29 @@ def test_gradients_of_others_leave_tables_alone(said):
         session.run(of_others + tf.gradients(model.loss, [model.w, model.rows[0]]), model.feeds(3))
         assert tables(graph) == ["items", "users"] and not said()
         model.trained(session, range(2))
+
+
+def test_assignments_of_before_run_on_what_is_a_variable_again(said):
+    def program(is_on):
+        model = Model(True, "sgd")
+        assigns = [one.assign(tf.fill([ROWS, DIM], 0.4), read_value=False) for one in (model.users, model.items)]
+        starts = [one.initializer for one in (model.users, model.items)]
+        with support.new_session() as session:
+            session.run(v1.global_variables_initializer())
+            yield model.trained(session, range(2))
+            session.run(assigns)
+            yield model.all_rows(session)
+            second = v1.train.AdagradOptimizer(0.3)
+            train = second.minimize(model.loss, var_list=[model.users])
+            initialized(session, second.variables())
+            for op in assigns + starts:
+                session.run(train, model.feeds(2))
+                yield model.trained(session, range(3, 5))
+                session.run(op)
+                yield model.all_rows(session)
+
+    both(program, names=["items"])
+    warned(said)
 
 
 def test_gradients_asked_by_hand_are_those_of_variables(said):

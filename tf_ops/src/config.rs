@@ -4,6 +4,7 @@
 use crate::shared;
 use mx_rec_kernels::tier::reads_by;
 use mx_rec_kernels::{Error, Partition, Result, Table, TableConfig, TierConfig};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 /// A configuration and what is to be done with the table that is made by it.
@@ -51,26 +52,9 @@ impl Settings {
             ))),
         };
         let (track_changes, any_seed) = (flag(TRACK_CHANGES)?, flag(ANY_SEED)?);
-        let tier: Option<TierConfig> = match fields.remove(TIER) {
-            None => None,
-            Some(tier) => Some(serde_path_to_error::deserialize(tier).map_err(|error| {
-                let field = match error.path().to_string().as_str() {
-                    "." => TIER.to_owned(),
-                    field => format!("{TIER}.{field}"),
-                };
-                invalid(format_args!("in the field {field:?}: {}", error.inner()))
-            })?),
-        };
-        let table: TableConfig =
-            serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| match error
-                .path()
-                .to_string()
-                .as_str()
-            {
-                // What is missing or unknown is named by the cause.
-                "." => invalid(format_args!("{}", error.inner())),
-                field => invalid(format_args!("in the field {field:?}: {}", error.inner())),
-            })?;
+        let tier = fields.remove(TIER).map(|tier| read(tier, TIER));
+        let tier: Option<TierConfig> = tier.transpose()?;
+        let table: TableConfig = read(Value::Object(fields), "")?;
         table.validate()?;
         if let Some(tier) = &tier {
             tier.validate(&table.name)?;
@@ -154,6 +138,21 @@ pub fn check(json: &[u8]) -> Result<String> {
     let settings = Settings::parse(json)?;
     let reads = |tier: TierConfig| reads_by(&tier.directories, tier.direct);
     Ok(settings.tier.map_or_else(String::new, reads))
+}
+
+/// Reads what the field `of` is, or the whole configuration.
+fn read<T: DeserializeOwned>(value: Value, of: &str) -> Result<T> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        let field = match (of, path.as_str()) {
+            // What is missing or unknown is named by the cause.
+            ("", ".") => return invalid(format_args!("{}", error.inner())),
+            ("", field) => field.to_owned(),
+            (of, ".") => of.to_owned(),
+            (of, field) => format!("{of}.{field}"),
+        };
+        invalid(format_args!("in the field {field:?}: {}", error.inner()))
+    })
 }
 
 fn invalid(why: std::fmt::Arguments<'_>) -> Error {

@@ -38,22 +38,13 @@ pub fn stage(requests: &[(i64, Vec<&Path>)]) -> Result<Option<(u64, Vec<u64>)>> 
     }
     let mut staged = Vec::with_capacity(tables.len());
     for (table, (_, dirs)) in tables.into_iter().zip(requests) {
-        let name = table.config().name.clone();
-        let load = StagedLoad::new(table, pool()?, dirs, &|_| true);
-        staged.push(load.map_err(|error| named(error, name))?);
+        let load = || StagedLoad::new(Arc::clone(&table), pool()?, dirs, &|_| true);
+        staged.push(tables::on(&table, load)?);
     }
     let rows = staged.iter().map(StagedLoad::rows).collect();
     let group = NEXT.fetch_add(1, Ordering::Relaxed);
     STAGED.lock().insert(group, staged);
     Ok(Some((group, rows)))
-}
-
-/// An error with the name of the table, unless it has one.
-fn named(error: Error, table: String) -> Error {
-    if error.context().iter().any(|(name, _)| *name == "table") {
-        return error;
-    }
-    error.with("table", table)
 }
 
 /// Replaces the contents of all tables of a group at once, so that no step finds one restored and

@@ -37,9 +37,16 @@ impl<T, G> Registry<T, G> {
 
     /// Takes in a table that ends with the reference.
     pub(crate) fn own(&self, table: T) -> Reference<'_, T, G> {
+        let entry = Entry {
+            table: Arc::new(table),
+            _hold: (self.hold)(),
+        };
+        // One that no other table of the process has or had.
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.numbers.insert(number, entry);
         Reference {
             registry: self,
-            number: self.insert(table),
+            number,
         }
     }
 
@@ -64,22 +71,6 @@ impl<T, G> Registry<T, G> {
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
         self.numbers.list(|entry| Arc::clone(&entry.table))
     }
-
-    /// Gives a table a number that no other table of the process has or had.
-    fn insert(&self, table: T) -> i64 {
-        let entry = Entry {
-            table: Arc::new(table),
-            _hold: (self.hold)(),
-        };
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.numbers.insert(number, entry);
-        number
-    }
-
-    /// Takes a table out. The caller drops it, with no lock held: a table's end takes time.
-    fn remove(&self, number: i64) -> Option<Entry<T, G>> {
-        self.numbers.remove(number)
-    }
 }
 
 impl<T, G> Reference<'_, T, G> {
@@ -91,6 +82,7 @@ impl<T, G> Reference<'_, T, G> {
 
 impl<T, G> Drop for Reference<'_, T, G> {
     fn drop(&mut self) {
-        drop(self.registry.remove(self.number));
+        // Dropped with no lock held: a table's end takes time.
+        drop(self.registry.numbers.remove(self.number));
     }
 }

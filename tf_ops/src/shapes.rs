@@ -239,21 +239,21 @@ impl Names {
             let (Size::Name(name), Some(dim)) = (size, dim) else {
                 continue;
             };
-            let (known, by) = *self.sizes.entry((name, place)).or_insert((dim, arg.name));
+            let (known, by) = *self.sizes.entry((name, place)).or_insert((dim, arg.name()));
             if known != dim {
-                return Err(differs(name, by, &[Some(known)], arg.name, &[Some(dim)]));
+                return Err(differs(name, by, &[Some(known)], arg.name(), &[Some(dim)]));
             }
         }
         if let Some(name) = pattern.group {
             let entry = self.groups.entry((name, place));
-            let (known, by) = entry.or_insert_with(|| (group.to_vec(), arg.name));
+            let (known, by) = entry.or_insert_with(|| (group.to_vec(), arg.name()));
             let agree = known.len() == group.len()
                 && known
                     .iter()
                     .zip(group)
                     .all(|(a, b)| a.is_none() || b.is_none() || a == b);
             if !agree {
-                return Err(differs(name, by, known, arg.name, group));
+                return Err(differs(name, by, known, arg.name(), group));
             }
             for (known, dim) in known.iter_mut().zip(group) {
                 *known = known.or(*dim);
@@ -290,7 +290,7 @@ fn refused(arg: &Arg, alternatives: &[Pattern], dims: &[Option<i64>]) -> Error {
     };
     Error::invalid(format!(
         "{} must have {wanted}, but has shape {}",
-        arg.name,
+        arg.name(),
         text(dims)
     ))
 }
@@ -569,9 +569,9 @@ mod tests {
                         def.name
                     );
                 }
-                let number = arg.dtype.split_once(" * ").map(|(number, _)| number);
+                let number = arg.dtype().split_once(" * ").map(|(number, _)| number);
                 assert_eq!(arg.list().map(|(attr, _)| attr), number, "{}", def.name);
-                if arg.name == "handle" {
+                if arg.name() == "handle" {
                     assert_eq!(arg.rank(), Some(0), "{}", def.name);
                 }
             }

@@ -30,6 +30,16 @@ pub(crate) struct Name {
     pub(crate) part: Partition,
 }
 
+impl Name {
+    /// An error with the name.
+    pub(crate) fn of(&self, error: Error) -> Error {
+        error
+            .with("table", &self.table)
+            .with("part", self.part.part())
+            .with("parts", self.part.parts())
+    }
+}
+
 /// Parts of type `T`, made by settings of type `S`. A `G` is held for each.
 pub(crate) struct SharedTables<T, S, G> {
     hold: Box<dyn Fn() -> G + Send + Sync>,
@@ -132,15 +142,14 @@ impl<T, S: Settings, G> SharedTables<T, S, G> {
         };
         match made.settings.difference(settings) {
             None => Ok(Arc::clone(&made.table)),
-            Some((setting, here, there)) => Err(Error::invalid(
-                "the table is shared and was made by another configuration",
-            )
-            .with("table", &name.table)
-            .with("part", name.part.part())
-            .with("parts", name.part.parts())
-            .with("setting", setting)
-            .with("made_by", here)
-            .with("asked_for", there)),
+            Some((setting, here, there)) => {
+                let message = "the table is shared and was made by another configuration";
+                Err(name
+                    .of(Error::invalid(message))
+                    .with("setting", setting)
+                    .with("made_by", here)
+                    .with("asked_for", there))
+            }
         }
     }
 
@@ -161,8 +170,5 @@ impl<T, S: Settings, G> SharedTables<T, S, G> {
 }
 
 fn refused(name: &Name, message: &str) -> Error {
-    Error::new(Kind::Aborted, message)
-        .with("table", &name.table)
-        .with("part", name.part.part())
-        .with("parts", name.part.parts())
+    name.of(Error::new(Kind::Aborted, message))
 }

@@ -20,11 +20,11 @@ pub(crate) type Reference = registry::Reference<'static, Table, HoldBuffers>;
 pub(crate) type MemberReference = registry::Reference<'static, Member, ()>;
 
 /// Memory of outputs is kept while a table is registered.
-static TABLES: LazyLock<Registry<Table, HoldBuffers>> =
+pub(crate) static TABLES: LazyLock<Registry<Table, HoldBuffers>> =
     LazyLock::new(|| Registry::new(random() + 1, HoldBuffers::new));
 
 /// What handles of parts stand for: their numbers are negative, those of tables positive.
-static MEMBERS: LazyLock<Registry<Member, ()>> =
+pub(crate) static MEMBERS: LazyLock<Registry<Member, ()>> =
     LazyLock::new(|| Registry::new(i64::MIN + random(), || ()));
 
 /// A number from 0 to 2^48. The numbers of tables start there, so that one that was kept from
@@ -113,14 +113,6 @@ pub(crate) fn counted(table: &Table, step: i64) {
     }
 }
 
-/// Makes a table that ends with the reference: a session's own.
-///
-/// # Errors
-/// Those of [`Settings::make`].
-pub(crate) fn own(settings: Settings) -> Result<Reference> {
-    Ok(TABLES.own(settings.make(None)?))
-}
-
 /// What the tables of sessions with one name hold, or held when they ended: the most of each.
 #[derive(Clone, Copy, Default, Serialize)]
 struct Held {
@@ -175,11 +167,6 @@ pub fn held() -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(&held)
 }
 
-/// Gives a part a number that ends with the reference.
-pub(crate) fn refer(member: Member) -> MemberReference {
-    MEMBERS.own(member)
-}
-
 /// The part that a number stands for.
 ///
 /// # Errors
@@ -207,4 +194,15 @@ pub(crate) fn get_any(number: i64) -> Result<Arc<Table>> {
 /// `NotFound` if there is none.
 pub(crate) fn get(number: i64) -> Result<Arc<Table>> {
     TABLES.get(number)
+}
+
+/// Runs `work`; its error names the table.
+pub(crate) fn on<T>(table: &Table, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    work().map_err(|error| {
+        if error.context().iter().any(|(name, _)| *name == "table") {
+            error
+        } else {
+            error.with("table", &table.config().name)
+        }
+    })
 }

@@ -206,13 +206,8 @@ pub fn stitch(pool: &Pool, sent: &[f32], lookups: Vec<StitchTo<'_>>) -> Result<(
     let level = Level::detect();
     let mut work = Vec::new();
     for (lookup, rows) in lookups.into_iter().zip(&rows) {
-        let StitchTo {
-            dim,
-            dtype,
-            places,
-            out,
-            ..
-        } = lookup;
+        let (dim, dtype) = (lookup.dim, lookup.dtype);
+        let (places, out) = (lookup.places, lookup.out);
         if dim == 0 || places.len().checked_mul(dim) != Some(out.len()) {
             return Err(Error::invalid("a lookup needs dim floats for each id")
                 .with("ids", places.len())

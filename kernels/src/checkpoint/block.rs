@@ -2,7 +2,7 @@
 
 #![deny(clippy::arithmetic_side_effects)]
 
-use super::format::{damaged, named, refused, ATTRIBUTE, BLOCK_BYTES, DATA, MANIFEST};
+use super::format::{cut_off, damaged, refused, ATTRIBUTE, BLOCK_BYTES, DATA, MANIFEST};
 use super::manifest::Recorded;
 use super::parts::open;
 use crate::halves::{from_bytes, Half};
@@ -99,6 +99,19 @@ pub(super) fn check(path: &Path, recorded: &Recorded) -> Result<()> {
     check_sum(path, recorded, crc)
 }
 
+/// Refuses a data file whose size is not that of `rows` records of `width` bytes.
+pub(super) fn check_records(path: &Path, size: u64, rows: u64, width: u64) -> Result<()> {
+    if rows.checked_mul(width) == Some(size) {
+        return Ok(());
+    }
+    Err(
+        damaged("a file's size is not what its attribute says", path)
+            .with("bytes", size)
+            .with("rows", rows)
+            .with("bytes_per_row", width),
+    )
+}
+
 pub(super) fn check_size(path: &Path, recorded: &Recorded, size: u64) -> Result<()> {
     if size == recorded.bytes {
         return Ok(());
@@ -142,14 +155,7 @@ impl<'m> Column<'m> {
     ) -> Result<Self> {
         let path = dir.join(name).join(DATA);
         let (file, size) = open(&path)?;
-        if rows.checked_mul(width) != Some(size) {
-            return Err(
-                damaged("a file's size is not what its attribute says", &path)
-                    .with("bytes", size)
-                    .with("rows", rows)
-                    .with("bytes_per_row", width),
-            );
-        }
+        check_records(&path, size, rows, width)?;
         let recorded = verdicts.take(&format!("{name}/{DATA}"))?;
         if let Some(recorded) = recorded {
             check_size(&path, recorded, size)?;
@@ -207,11 +213,7 @@ impl<'m> Column<'m> {
         match self.file.read_exact_at(bytes, start) {
             Ok(()) if self.recorded.is_some() => Ok(crc32c::crc32c(bytes)),
             Ok(()) => Ok(0),
-            Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => Err(damaged(
-                "a file became shorter while it was read",
-                &self.path,
-            )),
-            Err(cause) => named(Err(cause), "read a file", &self.path),
+            Err(cause) => Err(cut_off(cause, &self.path)),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::{Error, Kind, Result, RowDtype, SlotSpec};
 use rustix::fs::statvfs;
+use serde::de::{Deserialize, Deserializer, Error as _};
 use std::io;
 use std::path::Path;
 
@@ -151,9 +152,25 @@ pub(super) fn damaged(message: &str, path: &Path) -> Error {
     Error::new(Kind::DataLoss, message).with("path", path.display())
 }
 
+/// The error of a read that must be complete.
+pub(super) fn cut_off(cause: io::Error, path: &Path) -> Error {
+    match cause.kind() {
+        io::ErrorKind::UnexpectedEof => damaged("a file became shorter while it was read", path),
+        _ => refused("read a file", path, cause),
+    }
+}
+
 /// Attaches a closure's path to the errors of the system.
 pub(super) fn named<T>(result: io::Result<T>, action: &str, path: &Path) -> Result<T> {
     result.map_err(|cause| refused(action, path, cause))
+}
+
+/// Reads a checksum of eight hexadecimal digits.
+pub(super) fn read_digits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let plain = text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let value = u32::from_str_radix(&text, 16).ok().filter(|_| plain);
+    value.ok_or_else(|| D::Error::custom("a checksum is not eight hexadecimal digits"))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 #![deny(clippy::arithmetic_side_effects)]
 
 use super::block::{check, check_size, check_sum, Verdicts};
-use super::format::{damaged, named, refused, BLOCK_BYTES, DATA, RECORDS, THRESHOLDS};
+use super::format::{cut_off, damaged, named, BLOCK_BYTES, DATA, RECORDS, THRESHOLDS};
 use super::manifest::Recorded;
 use super::parts::open;
 use super::rows::Written;
@@ -13,7 +13,7 @@ use crate::history::{Seen, Settings};
 use crate::partition::Partition;
 use crate::{Error, Loading, Pool, Result, Snapshot, Table};
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Bytes of a key with its count and time.
@@ -198,14 +198,8 @@ impl Records {
         self.left = self.left.saturating_sub(count);
         let bytes = usize::try_from(count.saturating_mul(RECORD)).unwrap_or(usize::MAX);
         self.bytes.resize(bytes, 0);
-        self.file
-            .read_exact(&mut self.bytes)
-            .map_err(|cause| match cause.kind() {
-                io::ErrorKind::UnexpectedEof => {
-                    damaged("a file became shorter while it was read", &self.path)
-                }
-                _ => refused("read a file", &self.path, cause),
-            })?;
+        let read = self.file.read_exact(&mut self.bytes);
+        read.map_err(|cause| cut_off(cause, &self.path))?;
         self.crc = crc32c::crc32c_append(self.crc, &self.bytes);
         let words: &[[[u8; 8]; 3]] = self.bytes.as_chunks().0.as_chunks().0;
         for record in words {

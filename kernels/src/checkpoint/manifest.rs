@@ -1,16 +1,16 @@
 //! What belongs to a table's directory, as its manifest says: in JSON with checksums, of version 1
 //! in lines of text.
 
-use super::format::{damaged, is_slot_name, named, MANIFEST, MAX_SLOTS, STEPS, TEXT_MANIFEST};
+use super::format::{
+    damaged, is_slot_name, named, read_digits, MANIFEST, MAX_SLOTS, STEPS, TEXT_MANIFEST,
+};
 use super::manifest_v1::ManifestV1;
-use super::parts::open;
+use super::parts::content;
 use super::whole::Seal;
 use crate::{Error, Kind, Result, RowDtype, RowStorage, SlotSpec, TableConfig};
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
 use std::fmt::Display;
-use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
 /// The version in JSON.
@@ -94,11 +94,11 @@ impl Manifest {
             return Err(damaged("the checkpoint is no directory", dir));
         }
         let path = dir.join(MANIFEST);
-        if let Some(bytes) = content(&path)? {
+        if let Some(bytes) = content(&path, LIMIT)? {
             return Manifest::of_json(&bytes, &path).map(Some);
         }
         let path = dir.join(TEXT_MANIFEST);
-        let Some(bytes) = content(&path)? else {
+        let Some(bytes) = content(&path, LIMIT)? else {
             return Ok(None);
         };
         let text =
@@ -110,13 +110,7 @@ impl Manifest {
             rows: text.rows,
             dim: text.dim,
             slots: text.slots,
-            stored: RowStorage::default(),
-            updates: 0,
-            is_delta: false,
-            files: None,
-            config: None,
-            configured: None,
-            seal: None,
+            ..Manifest::default()
         }))
     }
 
@@ -264,22 +258,6 @@ fn digits(bytes: &[u8]) -> Option<usize> {
     (bytes.get(before..before + OWN.len())? == OWN).then_some(before + OWN.len())
 }
 
-/// A file's bytes, at most [`LIMIT`]; `None` if there is none.
-fn content(path: &Path) -> Result<Option<Vec<u8>>> {
-    let file = match open(path) {
-        Ok((file, _)) => file,
-        Err(error) if error.kind() == Kind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let mut bytes = Vec::new();
-    named(
-        file.take(LIMIT).read_to_end(&mut bytes),
-        "read a file",
-        path,
-    )?;
-    Ok(Some(bytes))
-}
-
 /// The JSON; other members are ignored.
 #[derive(Deserialize)]
 struct Json {
@@ -309,13 +287,6 @@ struct JsonSlot {
     initial: f32,
     #[serde(default)]
     per_row: bool,
-}
-
-fn read_digits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let plain = text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let value = u32::from_str_radix(&text, 16).ok().filter(|_| plain);
-    value.ok_or_else(|| D::Error::custom("a checksum is not eight hexadecimal digits"))
 }
 
 fn write_digits<S: serde::Serializer>(value: &u32, serializer: S) -> Result<S::Ok, S::Error> {

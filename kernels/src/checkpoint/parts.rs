@@ -5,7 +5,7 @@
 
 use super::format::{damaged, is_slot_name, named, ATTRIBUTE};
 use crate::optim::usual_start;
-use crate::{Result, SlotSpec};
+use crate::{Kind, Result, SlotSpec};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
@@ -20,6 +20,19 @@ pub(super) fn open(path: &Path) -> Result<(File, u64)> {
     let file = named(File::open(path), "open a file", path)?;
     let size = named(file.metadata(), "look at a file", path)?.len();
     Ok((file, size))
+}
+
+/// A file's bytes, at most `limit`; `None` if there is none.
+pub(super) fn content(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
+    let file = match open(path) {
+        Ok((file, _)) => file,
+        Err(error) if error.kind() == Kind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut bytes = Vec::new();
+    let read = file.take(limit).read_to_end(&mut bytes);
+    named(read, "read a file", path)?;
+    Ok(Some(bytes))
 }
 
 /// The words of the attribute file in `dir`, of which there must be `N`, none negative.

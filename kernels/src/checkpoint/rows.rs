@@ -26,7 +26,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Permissions of files and directories, as the original sets them.
-const FILE_MODE: u32 = 0o640;
+pub(super) const FILE_MODE: u32 = 0o640;
 pub(super) const DIR_MODE: u32 = 0o750;
 
 /// A file that was written and is not flushed to the disk yet.

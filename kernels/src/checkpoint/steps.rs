@@ -34,16 +34,11 @@ pub(super) fn write_steps(
 ) -> Result<Option<Written>> {
     let mut bytes = Vec::new();
     for steps in snapshot.steps_since(since) {
-        let Decay {
-            beta1,
-            beta2,
-            epsilon,
-            ..
-        } = steps.decay;
+        let decay = steps.decay;
         for count in [steps.count, steps.rates.len()] {
             bytes.extend_from_slice(&(count as u32).to_le_bytes());
         }
-        let floats = [beta1, beta2, epsilon];
+        let floats = [decay.beta1, decay.beta2, decay.epsilon];
         for float in floats.iter().chain(&steps.rates) {
             bytes.extend_from_slice(&float.to_le_bytes());
         }

@@ -4,13 +4,12 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
-use super::format::{damaged, named, MANIFEST};
-use super::parts::open;
-use crate::{Kind, Result};
+use super::format::{damaged, read_digits, MANIFEST};
+use super::parts::content;
+use crate::Result;
 use serde::Deserialize;
 use serde_json::Value;
 use std::fmt::Display;
-use std::io::Read;
 use std::path::Path;
 
 /// What the names of directories that hold the tables of a checkpoint start with.
@@ -27,11 +26,12 @@ const UNSEALED: u64 = 2;
 const OWN: &str = "\n \"crc32\": ";
 
 /// Size and checksum of the manifest of one table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct Seal {
     /// Bytes of `manifest.json`.
     pub(super) bytes: u64,
     /// Its `manifest_crc32c`.
+    #[serde(deserialize_with = "read_digits")]
     pub(super) crc32c: u32,
 }
 
@@ -76,14 +76,9 @@ pub(super) fn check_membership(dir: &Path, found: Option<Seal>) -> Result<()> {
 /// What the manifest at `path` says of the manifest of the table `name`; `None` without such a
 /// file, without seals, and if it does not list the table.
 fn seal(path: &Path, name: &str) -> Result<Option<Seal>> {
-    let file = match open(path) {
-        Ok((file, _)) => file,
-        Err(error) if error.kind() == Kind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
+    let Some(bytes) = content(path, LIMIT)? else {
+        return Ok(None);
     };
-    let mut bytes = Vec::new();
-    let read = file.take(LIMIT).read_to_end(&mut bytes);
-    named(read, "read a file", path)?;
     let refused = |cause: &dyn Display| {
         damaged("the checkpoint's manifest cannot be understood", path).with("cause", cause)
     };
@@ -107,18 +102,7 @@ fn seal(path: &Path, name: &str) -> Result<Option<Seal>> {
     }
     let Json { tables } = serde_json::from_value(json).map_err(|error| refused(&error))?;
     let listed = tables.into_iter().find(|table| table.name == name);
-    let Some(recorded) = listed.and_then(|table| table.manifest) else {
-        return Ok(None);
-    };
-    let digits = recorded.crc32c.as_str();
-    let plain = digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    match u32::from_str_radix(digits, 16) {
-        Ok(crc32c) if plain => Ok(Some(Seal {
-            bytes: recorded.bytes,
-            crc32c,
-        })),
-        _ => Err(refused(&"a checksum is not eight hexadecimal digits")),
-    }
+    Ok(listed.and_then(|table| table.manifest))
 }
 
 #[derive(Deserialize)]
@@ -130,13 +114,7 @@ struct Json {
 struct JsonTable {
     name: String,
     #[serde(default)]
-    manifest: Option<JsonSeal>,
-}
-
-#[derive(Deserialize)]
-struct JsonSeal {
-    bytes: u64,
-    crc32c: String,
+    manifest: Option<Seal>,
 }
 
 /// The checksum of a manifest's text without the line that has its own; `None` if it has no such
@@ -164,6 +142,7 @@ pub(super) fn crc32(start: u32, bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
     use crate::checkpoint::temp::Temp;
+    use crate::Kind;
     use proptest::prelude::*;
     use std::fs;
 

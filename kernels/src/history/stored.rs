@@ -91,12 +91,7 @@ impl History {
     /// decides about their access threshold: it stays if the configuration is that of the program
     /// that saved them, if that had none, or if this one is 0: then what is known decides, and
     /// nothing is counted any more.
-    pub(crate) fn configure(&mut self, access: u32, eviction: Option<u32>) {
-        self.take_configuration(access, eviction);
-    }
-
-    /// [`History::configure`] of a history that nobody else has yet.
-    fn take_configuration(&self, access: u32, eviction: Option<u32>) {
+    pub(crate) fn configure(&self, access: u32, eviction: Option<u32>) {
         self.set_eviction(eviction);
         match self.configured() {
             Some(before) if before == access || !self.awaits() => {}
@@ -119,7 +114,7 @@ impl History {
         match old.configured() {
             _ if old.awaits() => {}
             Some(access) if !old.by_hand.load(Relaxed) => {
-                self.take_configuration(access, old.eviction());
+                self.configure(access, old.eviction());
             }
             before => {
                 let eviction = self.eviction();

@@ -45,6 +45,18 @@ pub(crate) fn check(bytes: u64) -> Result<()> {
     }
 }
 
+/// An empty list with room for `n` values; `message` says what there is no memory for, and `what`
+/// they are.
+///
+/// # Errors
+/// `ResourceExhausted` if the system gives no memory.
+pub(crate) fn reserved<T>(n: usize, message: &str, what: &'static str) -> Result<Vec<T>> {
+    let mut list = Vec::new();
+    let reserved = list.try_reserve_exact(n);
+    reserved.map_err(|_| Error::new(Kind::ResourceExhausted, message).with(what, n))?;
+    Ok(list)
+}
+
 /// Bytes that can still be used without swapping or being killed; `None` if nothing tells.
 pub(super) fn available() -> Option<u64> {
     let places = Places {

@@ -12,7 +12,7 @@ mod region;
 mod slab;
 mod writeback;
 
-pub(crate) use available_memory::check as check_available;
+pub(crate) use available_memory::{check as check_available, reserved};
 pub(crate) use bucket::{Bucket, NONE};
 pub(crate) use counter::Counter;
 pub(crate) use lines::Lines;

@@ -240,20 +240,18 @@ impl Slab {
         Some(unsafe { std::slice::from_raw_parts_mut(self.address(row), self.width) })
     }
 
-    /// Moves every row into `wider`, an empty slab with longer rows, and calls `finish` on each.
-    /// Memory is given back as the rows move, so that the peak is little more than the larger of
-    /// the two.
+    /// Moves every row into `wider`, an empty slab with longer rows that takes the place of this
+    /// one, and calls `finish` on each. Memory is given back as the rows move, so that the peak is
+    /// little more than the larger of the two.
     ///
     /// # Errors
     /// `ResourceExhausted` before anything moved.
     pub(crate) fn move_into(
-        mut self,
+        &mut self,
         mut wider: Slab,
         mut finish: impl FnMut(&mut [f32]),
-    ) -> Result<Slab, Box<(Slab, crate::Error)>> {
-        if let Err(error) = wider.grow(self.rows) {
-            return Err(Box::new((self, error)));
-        }
+    ) -> Result<()> {
+        wider.grow(self.rows)?;
         let chunk_rows = 1 << self.shift;
         let common = self.width.min(wider.width);
         for at in 0..self.rows {
@@ -267,7 +265,8 @@ impl Slab {
             }
         }
         wider.asked = wider.end().max(HUGE);
-        Ok(wider)
+        *self = wider;
+        Ok(())
     }
 
     /// The end of the huge page, or of the chunk, in which the bytes before `at` end.
@@ -428,11 +427,10 @@ mod tests {
         for row in 0..50 {
             slab.row_mut(row).unwrap().fill(row as f32);
         }
-        let Ok(wide) = slab.move_into(Slab::new(4, 100), |row| row[2..].fill(-1.0)) else {
-            panic!("the move failed")
-        };
-        assert_eq!(wide.row(49).unwrap(), [49.0, 49.0, -1.0, -1.0]);
-        assert_eq!(wide.rows(), 50);
+        slab.move_into(Slab::new(4, 100), |row| row[2..].fill(-1.0))
+            .unwrap();
+        assert_eq!(slab.row(49).unwrap(), [49.0, 49.0, -1.0, -1.0]);
+        assert_eq!(slab.rows(), 50);
     }
 
     #[test]

@@ -171,16 +171,11 @@ impl RowwiseAdam {
     /// Steps v; what is left to do for the columns.
     #[inline(always)]
     fn rule(&self, v: &mut f32, grad: &[f32]) -> AdamRule {
-        let Step {
-            beta2,
-            rest2,
-            epsilon,
-            ..
-        } = self.step;
-        *v = beta2 * *v + rest2 * self.level.run(MeanSquare(grad));
+        let step = self.step;
+        *v = step.beta2 * *v + step.rest2 * self.level.run(MeanSquare(grad));
         AdamRule {
-            step: self.step,
-            root: v.abs().sqrt() + epsilon,
+            step,
+            root: v.abs().sqrt() + step.epsilon,
         }
     }
 }
@@ -194,11 +189,8 @@ struct AdamRule {
 impl Rule<1> for AdamRule {
     #[inline(always)]
     fn step(self, weight: f32, [m]: [f32; 1], grad: f32) -> (f32, [f32; 1]) {
-        let Step {
-            lr_t, beta1, rest1, ..
-        } = self.step;
-        let m = beta1 * m + rest1 * grad;
-        (weight - lr_t * m / self.root, [m])
+        let m = self.step.beta1 * m + self.step.rest1 * grad;
+        (weight - self.step.lr_t * m / self.root, [m])
     }
 }
 

@@ -44,14 +44,11 @@ impl HalfRows {
 
     /// The same without rows.
     pub(crate) fn emptied(&self) -> Box<HalfRows> {
-        let Unusual {
-            saturated,
-            not_finite,
-        } = self.unusual();
+        let found = self.unusual();
         Box::new(HalfRows {
             folded: no_keys(),
-            saturated: AtomicU64::new(saturated),
-            not_finite: AtomicU64::new(not_finite),
+            saturated: AtomicU64::new(found.saturated),
+            not_finite: AtomicU64::new(found.not_finite),
             ..*self
         })
     }

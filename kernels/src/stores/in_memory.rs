@@ -64,21 +64,9 @@ impl InMemory {
             }),
         };
         let wide = InMemory::new(width, most, standby);
-        let none = Slab::new(self.slab.width(), 1);
-        match std::mem::replace(&mut self.slab, none).move_into(wide.slab, finish) {
-            Ok(slab) => {
-                *self = InMemory {
-                    slab,
-                    standby: wide.standby,
-                };
-                Ok(())
-            }
-            Err(failed) => {
-                let (narrow, error) = *failed;
-                self.slab = narrow;
-                Err(error)
-            }
-        }
+        self.slab.move_into(wide.slab, finish)?;
+        self.standby = wide.standby;
+        Ok(())
     }
 }
 

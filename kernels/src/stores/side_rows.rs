@@ -8,12 +8,8 @@ use std::sync::Arc;
 
 /// Records that were read for somebody who leaves them on disk.
 pub(crate) struct SideRows {
-    log: Arc<Log>,
-    /// Ascending.
-    places: Vec<u32>,
+    planned: Planned,
     floats: Vec<f32>,
-    /// Keeps the places from being used again.
-    _reading: Reading,
 }
 
 impl SideRows {
@@ -22,27 +18,19 @@ impl SideRows {
     /// # Errors
     /// What the log says.
     pub(crate) fn read(pool: &Pool, planned: Planned, width: usize) -> Result<SideRows> {
-        let Planned {
-            log,
-            places,
-            reading,
-        } = planned;
-        let mut floats = zeroed(places.len() * width)?;
-        let mut keys = vec![0; places.len()];
-        reading.run(pool, &mut floats, &mut keys)?;
-        Ok(SideRows {
-            log,
-            places,
-            floats,
-            _reading: reading,
-        })
+        let n = planned.places.len();
+        let (mut floats, mut keys) = (zeroed(n * width)?, vec![0; n]);
+        planned.reading.run(pool, &mut floats, &mut keys)?;
+        Ok(SideRows { planned, floats })
     }
 }
 
 /// Records to be read.
 pub(crate) struct Planned {
     log: Arc<Log>,
+    /// Ascending.
     places: Vec<u32>,
+    /// Keeps the places from being used again.
     reading: Reading,
 }
 
@@ -64,8 +52,9 @@ impl Tiered {
         wants.sort_unstable_by_key(|want| want.place);
         wants.dedup_by_key(|want| want.place);
         let known = |want: &Want| {
-            side.is_some_and(|side| {
-                Arc::ptr_eq(&side.log, &self.log) && side.places.binary_search(&want.place).is_ok()
+            side.is_some_and(|SideRows { planned, .. }| {
+                let places = &planned.places;
+                Arc::ptr_eq(&planned.log, &self.log) && places.binary_search(&want.place).is_ok()
             })
         };
         if wants.iter().all(known) {
@@ -96,7 +85,7 @@ impl ReadRows for ReadThrough<'_> {
     fn row(&self, row: u32) -> Option<&[f32]> {
         match (self.tiered.place(row), self.side) {
             (Place::Frame(frame), _) => self.tiered.frames.row(frame),
-            (Place::Disk(place), Some(side)) => match side.places.binary_search(&place) {
+            (Place::Disk(place), Some(side)) => match side.planned.places.binary_search(&place) {
                 Ok(at) => side.floats.chunks_exact(self.tiered.width()).nth(at),
                 Err(_) => not_in_memory(row),
             },

@@ -30,6 +30,8 @@ const NOWHERE: u32 = ON_DISK - 1;
 /// Places grow by one part in so many.
 const GROWTH: usize = 8;
 
+const NO_MEMORY: &str = "the system gives no memory";
+
 /// What an error says of frames that are lacking, for [`shortage`].
 const SHORTAGE: &str = "new rows find no place in memory";
 
@@ -279,7 +281,8 @@ impl Tiered {
             // key.
             let more = more.max(self.places.len() / GROWTH);
             let reserved = self.places.try_reserve_exact(more);
-            reserved.map_err(|_| no_memory(more))?;
+            reserved
+                .map_err(|_| Error::new(Kind::ResourceExhausted, NO_MEMORY).with("rows", more))?;
         }
         self.places.resize(rows.max(self.places.len()), NOWHERE);
         Ok(())
@@ -341,10 +344,7 @@ impl Tiered {
 
     /// Gives new rows frames.
     pub(super) fn seat(&mut self, rows: &[u32]) -> Result<()> {
-        let mut frames = Vec::new();
-        frames
-            .try_reserve(rows.len())
-            .map_err(|_| no_memory(rows.len()))?;
+        let mut frames = reserved(rows.len())?;
         for _ in rows {
             match self.take_frame() {
                 Ok(frame) => frames.push(frame),
@@ -440,11 +440,7 @@ impl Tiered {
         mut finish: impl FnMut(&mut [f32]),
     ) -> Result<()> {
         let (log, narrow) = (self.setup.log(width, most)?, self.width());
-        let mut places = Vec::new();
-        let rows = self.places.len();
-        places
-            .try_reserve_exact(rows)
-            .map_err(|_| no_memory(rows))?;
+        let mut places = reserved(self.places.len())?;
         places.extend_from_slice(&self.places);
         let pool = Pool::alone();
         let (mut keys, mut floats, mut wider) = (Vec::new(), Vec::new(), Vec::new());
@@ -465,17 +461,8 @@ impl Tiered {
             }
             Ok(())
         })?;
-        let none = Slab::new(narrow, 1);
-        match std::mem::replace(&mut self.frames, none)
-            .move_into(Slab::new(width, self.setup.ram_rows.min(most)), finish)
-        {
-            Ok(wide) => self.frames = wide,
-            Err(failed) => {
-                let (frames, error) = *failed;
-                self.frames = frames;
-                return Err(error);
-            }
-        }
+        let wide = Slab::new(width, self.setup.ram_rows.min(most));
+        self.frames.move_into(wide, finish)?;
         (self.log, self.places) = (log, places);
         Ok(())
     }
@@ -539,8 +526,7 @@ impl RowPart for TieredPart<'_> {
 /// # Errors
 /// `ResourceExhausted` without memory.
 pub(super) fn zeroed(n: usize) -> Result<Vec<f32>> {
-    let mut floats = Vec::new();
-    floats.try_reserve_exact(n).map_err(|_| no_memory(n))?;
+    let mut floats = reserved(n)?;
     floats.resize(n, 0.0);
     Ok(floats)
 }
@@ -550,9 +536,7 @@ pub(super) fn zeroed(n: usize) -> Result<Vec<f32>> {
 /// # Errors
 /// `ResourceExhausted` without memory.
 pub(super) fn reserved<T>(n: usize) -> Result<Vec<T>> {
-    let mut values = Vec::new();
-    values.try_reserve_exact(n).map_err(|_| no_memory(n))?;
-    Ok(values)
+    crate::mem::reserved(n, NO_MEMORY, "rows")
 }
 
 /// Appends records `floats (n, width)` to a log; returns their places.
@@ -581,9 +565,4 @@ pub(super) fn free(log: &Log, places: &[u32]) {
 #[inline(never)]
 pub(super) fn not_in_memory(row: u32) -> ! {
     panic!("row {row} is used while it is on disk: a defect of this library")
-}
-
-#[cold]
-fn no_memory(n: usize) -> Error {
-    Error::new(Kind::ResourceExhausted, "the system gives no memory").with("rows", n)
 }

@@ -403,6 +403,11 @@ impl Table {
             .with("offset", offset)
     }
 
+    /// A result whose error has the table's name.
+    pub(super) fn named<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| error.with("table", &self.config.name))
+    }
+
     /// An `InvalidArgument` with the table's name.
     pub(super) fn refuse(&self, message: &str) -> Error {
         Error::invalid(message).with("table", &self.config.name)
@@ -464,14 +469,13 @@ impl Table {
     /// Makes initialised rows for distinct new keys, or takes those that are staged, and enters
     /// them; all or nothing.
     pub(super) fn create(&self, pool: &Pool, index: &mut Index, keys: &[i64]) -> Result<Vec<u32>> {
-        let named = |error: Error| error.with("table", &self.config.name);
         self.budget(index.len(), keys.len() as u64)?;
-        index.reserve(pool, keys).map_err(named)?;
+        self.named(index.reserve(pool, keys))?;
         let room = self.capacity().saturating_sub(index.len());
         let initialise = |content: &mut Content, keys: &[i64], rows: &[u32]| {
             self.initialise(pool, content, keys, rows);
         };
-        let rows = self.rows.make(keys, room, initialise).map_err(named)?;
+        let rows = self.named(self.rows.make(keys, room, initialise))?;
         self.keys.move_history(keys, &rows);
         index.insert(pool, keys, &rows);
         self.keys.count(index);

@@ -52,4 +52,9 @@ impl Counters {
         self.hits.fetch_add((keys - new.min(keys)) as u64, Relaxed);
         self.new.fetch_add(new as u64, Relaxed);
     }
+
+    /// Counts so many gradients that were dropped.
+    pub(super) fn dropped(&self, stale: u64) {
+        self.stale.fetch_add(stale, Relaxed);
+    }
 }

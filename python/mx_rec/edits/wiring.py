@@ -68,12 +68,29 @@ def replace_change(old: tf.Operation, new: tf.Operation,
     replace_waiting(old, [new], replaced)
     kept(old.graph, REPLACED)[old] = new
     if len(replaced) < 2:
-        setattr(old, _INSTEAD, new)
+        run_instead(old, new)
+
+
+def run_instead(old: tf.Operation, new: tf.Operation) -> None:
+    """Has a run that asks for an op that changes a variable run another one.
+
+    Args:
+        old: The op.
+        new: The op that changes the table.
+    """
+    setattr(old, _INSTEAD, new)
 
 
 def change_of(op: tf.Operation) -> Optional[tf.Operation]:
-    """Returns what `replace_change` has put in the place of an op, None without that."""
+    """Returns what stands in the place of an op that changes a variable, None without that."""
     return getattr(op, _INSTEAD, None)
+
+
+def forget_changes(ops: Iterable[tf.Operation]) -> None:
+    """Makes ops that change a variable stand for themselves again."""
+    for op in ops:
+        if hasattr(op, _INSTEAD):
+            delattr(op, _INSTEAD)
 
 
 @contextlib.contextmanager
@@ -277,9 +294,9 @@ def _holds_up(wait: tf.Operation, ends: Set[tf.Operation]) -> bool:
 
 
 def forget_variables(graph: tf.Graph, names: List[str]) -> Dict[str, List[Any]]:
-    """Removes variables from all collections but that of what is trained.
+    """Removes variables from the collections that a Saver of all saves.
 
-    A program finds there by which variables to derive, and what to count and to log.
+    In others a program finds by which variables to derive, and what to count, to log and to set.
 
     Args:
         graph: The graph.
@@ -290,9 +307,8 @@ def forget_variables(graph: tf.Graph, names: List[str]) -> Dict[str, List[Any]]:
     """
     gone = set(names)
     removed = {}  # type: Dict[str, List[Any]]
-    for key in graph.get_all_collection_keys():
-        if key == tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES:
-            continue
+    for key in (tf.compat.v1.GraphKeys.GLOBAL_VARIABLES,
+                tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS):
         values = graph.get_collection_ref(key)
         kept = [value for value in values if variable_name(value) not in gone]
         if len(kept) != len(values):

@@ -216,7 +216,7 @@ def _read(op: tf.Operation) -> tf.Tensor:
     variable = op.outputs[0]
     kind = "ReadVariableOp" if variable.dtype == tf.resource else "Identity"
     for reader in variable.consumers():
-        if reader.type == kind and not reader.control_inputs \
+        if reader.type == kind and not reader.control_inputs and op.graph.is_fetchable(reader) \
                 and reader._get_control_flow_context() is None:
             return reader.outputs[0]
     with tf.device(op.device), tf.name_scope(_SCOPE + "/"):

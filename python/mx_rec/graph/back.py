@@ -23,6 +23,9 @@ from mx_rec.stock.convert import ConvertedVariable, converted
 # read, what the variables take, and what the tables have of them.
 _COPIES = 3
 
+# The attribute of an op that starts tables: the variables of optimizers that start with them.
+_SLOTS = "_mx_rec_slots"
+
 # How often the variables of a graph become tables again: a program that makes training ops in each
 # turn of a loop would wait for their values each time.
 _MOST = 10
@@ -61,6 +64,16 @@ def have_gradients(ys: Any, xs: Any) -> None:
         "They stay that, since it is the {}th time.".format(_MOST)
         if graph_state(graph).is_settled else "The next run makes tables of those that can be with "
         "all their optimizers.")
+
+
+def note_start(op: tf.Operation, slots: List[Any]) -> None:
+    """Notes which slots an op starts with their tables, which start by themselves as variables.
+
+    Args:
+        op: What starts tables.
+        slots: Their optimizers' variables.
+    """
+    setattr(op, _SLOTS, slots)
 
 
 def _names(values: Iterable[Any]) -> List[str]:
@@ -127,5 +140,9 @@ def _go_back(graph: tf.Graph) -> None:
             renamed = before.go_back(late.replaced)
             for session in sessions:
                 rename(session, renamed)
+        for op in graph.get_operations():
+            for variable in getattr(op, _SLOTS, ()):
+                op._add_control_input(variable.initializer)  # pylint: disable=protected-access
+            op.__dict__.pop(_SLOTS, None)
         state.is_settled, state.was_run, state.without_training = times >= _MOST, True, 0
         state.retired, state.went_back = retired, times

@@ -9,11 +9,12 @@ from mx_rec.base.log import logger
 from mx_rec.edits.replacing import extending, extensible
 from mx_rec.edits.wiring import variable_name
 from mx_rec.graph.anew import begin_anew, reason_to_stay
-from mx_rec.graph.back import have_gradients
+from mx_rec.graph.back import have_gradients, note_start
 from mx_rec.graph.runs import has_seen
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.analysis import VARIABLES, is_update
 from mx_rec.stock.convert import converted
+from mx_rec.stock.parts import placement_of
 from mx_rec.stock.select import candidates, convert_graph, convert_seen, options_of_process
 
 
@@ -51,6 +52,13 @@ def _convert_whole(graph: tf.Graph, session: Any) -> bool:
     first = next((position for position, op in enumerate(graph.get_operations(), 1)
                   if op.type in VARIABLES and op.get_attr("dtype") == tf.float32), None)
     seen = [] if first is None else [one for one in state.sessions() if has_seen(one, first)]
+    if session is not None and session._target and not placement_of(  # pylint: disable=W0212
+            [op.node_def for op in graph.get_operations() if op.type in VARIABLES]).job:
+        state.is_settled = True
+        logger.warning("stock_tables: the variables of the graph stay TensorFlow's: its session "
+                       "runs on a server, whose sessions share variables, and each would have "
+                       "tables of its own.")
+        return False
     if not seen:
         convert_graph(graph, True)
         return True
@@ -134,35 +142,58 @@ def patched_initializer(stock: Callable[..., tf.Operation], var_list: Any, *args
                         **kwargs: Any) -> tf.Operation:
     """tf.compat.v1.variables_initializer, by which a table starts with all of its slots."""
     tables = [] if tf.executing_eagerly() or not var_list else [
-        one.plan for one in converted(tf.compat.v1.get_default_graph())
-        if not one.plan.was_run]
-    if tables:
-        var_list = list(var_list)
-        names = {variable_name(variable) for variable in var_list}
-        # What empties the table has emptied these.
-        gone = {slot.variable for plan in tables if plan.name in names for slot in plan.slots}
-        var_list = [one for one in var_list if variable_name(one) not in gone]
-    return stock(var_list, *args, **kwargs)
+        one for one in converted(tf.compat.v1.get_default_graph()) if not one.plan.was_run]
+    if not tables:
+        return stock(var_list, *args, **kwargs)
+    var_list = list(var_list)
+    names = {variable_name(variable) for variable in var_list}
+    alone = {one.plan.name for one in tables if one.plan.name in names and one.can_be_assigned
+             and not names.issuperset(slot.variable for slot in one.plan.slots)}
+    # What empties the table has emptied these.
+    gone = {slot.variable for one in tables if one.plan.name in names.difference(alone)
+            for slot in one.plan.slots}
+    made = stock([one for one in var_list if variable_name(one) not in gone.union(alone)],
+                 *args, **kwargs)
+    note_start(made, [one for one in var_list if variable_name(one) in gone])
+    # Rows that start by themselves keep their slots.
+    return tf.group(made, *[one.assign(one.initial_value, read_value=False) for one in var_list
+                            if variable_name(one) in alone]) if alone else made
 
 
-def patched_global_variables(stock: Callable[..., List[Any]],
-                             scope: Optional[str] = None) -> List[Any]:
-    """tf.compat.v1.global_variables, which lists variables that are tables, too.
+def patched_get_collection(stock: Callable[..., List[Any]], key: Any,
+                           scope: Optional[str] = None) -> List[Any]:
+    """tf.compat.v1.get_collection, which lists variables that are tables, too.
 
-    They are not in its collection any more, so that a Saver of all saves them as tables. A program
-    that compares two lists of all would take them for new when they are variables again, and
-    initialize them.
+    They are not in the collection of global variables any more, so that a Saver of all saves them
+    as tables. A program that compares two lists of all would take them for new when they are
+    variables again, and initialize them; one that takes their values from one graph to another
+    would leave them out.
     """
-    found = stock(scope)
-    tables = [] if tf.executing_eagerly() else [
-        variable for one in converted(tf.compat.v1.get_default_graph())
-        for variable in one.objects.get(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, ())
-        # Slots on parameter servers cannot be read, and are never variables again.
-        if (variable.op.name == one.plan.name or not one.plan.on_servers)
-        and (scope is None or re.match(scope, variable.name))]
+    found = stock(key, scope)
+    if key != tf.compat.v1.GraphKeys.GLOBAL_VARIABLES:
+        return found
+    known = {id(one) for one in found}
+    tables = [one for one in _variables_of_tables() if id(one) not in known
+              and (scope is None or re.match(scope, one.name))]
     # In the order in which they were made, as TensorFlow lists them.
     # pylint: disable=protected-access
     return sorted(found + tables, key=lambda one: one.op._id) if tables else found
+
+
+def patched_saveables(stock: Callable[..., List[Any]], scope: Optional[str] = None) -> List[Any]:
+    """The function that lists what a Saver of all saves, which leaves tables out."""
+    tables = {id(one) for one in _variables_of_tables()}
+    return [one for one in stock(scope) if id(one) not in tables]
+
+
+def _variables_of_tables() -> List[Any]:
+    """Returns the variables of the default graph that became tables, and their slots."""
+    if tf.executing_eagerly():
+        return []
+    return [variable for one in converted(tf.compat.v1.get_default_graph())
+            for variable in one.objects.get(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, ())
+            # Slots on parameter servers cannot be read, and are never variables again.
+            if variable.op.name == one.plan.name or not one.plan.on_servers]
 
 
 def patched_gradients(stock: Callable[..., Any], ys: Any, xs: Any, *args: Any,

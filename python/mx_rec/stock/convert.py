@@ -13,7 +13,7 @@ from mx_rec.core.rows import row_storage
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
 from mx_rec.edits.replacing import replace_waiting
 from mx_rec.edits.wiring import (change_of, forbid_dropped_feeds, forget_variables, gate_of,
-                                 in_place_of, on_device, replace_output)
+                                 in_place_of, on_device, run_instead)
 from mx_rec.ops import library
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
@@ -79,6 +79,11 @@ class ConvertedVariable(NamedTuple):
     rules: RowRules
     clear: tf.Operation
     objects: Dict[str, List[Any]]
+
+    @property
+    def can_be_assigned(self) -> bool:
+        """Whether setting all of its rows is what setting the variable is."""
+        return not (self.plan.on_servers or self.plan.ids.is_lifted or self.rules.counts)
 
     @property
     def rules_of_values(self) -> RowRules:
@@ -308,7 +313,7 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
         rows.penalize(penalty)
     rows.end()
     for read in map(graph.get_operation_by_name, plan.reads):
-        replace_output(read, rows.value(read))
+        rows.read(read)
     if plan.table not in cleared:
         with graph.as_default(), graph.control_dependencies(None):
             cleared[plan.table] = clear_op(table, servers) if plan.on_servers else _clear(table)
@@ -317,11 +322,16 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
         value = graph.get_operation_by_name(plan.assigns[0]).inputs[1]
         with in_place_of(clear, [clear]):
             clear = set_all(table, plan, value)
+    of_slots = {objects[slot.variable].initializer.name for slot in plan.slots
+                if slot.variable in objects}
     for name in plan.assigns:
         assign = graph.get_operation_by_name(name)
         replace_waiting(assign, [clear])
-        # They would set variables that nothing reads any more.
-        graph.prevent_fetching(assign)
+        # It would set a variable that nothing reads any more.
+        if name == plan.assigns[0]:
+            run_instead(assign, clear)
+        elif name not in of_slots:
+            graph.prevent_fetching(assign)
         if not plan.sets_rows or name != plan.assigns[0]:
             graph.prevent_feeding(assign.inputs[1])
     if plan.name in objects:
@@ -330,9 +340,13 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
     starts = SlotStarts(table)
     for slot in plan.slots:
         if slot.variable in objects:
-            with graph.as_default():
-                start = refuse_start(table, slot, servers) if plan.on_servers \
-                    else change_of(objects[slot.variable].initializer) or starts.of(slot)
+            initializer = objects[slot.variable].initializer
+            start = change_of(initializer) if plan.was_run else None
+            if start is None:
+                with graph.as_default():
+                    start = refuse_start(table, slot, servers) if plan.on_servers \
+                        else starts.of(slot)
+                run_instead(initializer, start)
             _pass_on(objects[slot.variable], slot.variable, plan.table, start)
     made = ConvertedVariable(plan, table, *places_of(places, plan), filling,
                              rows.rules, clear, {})

@@ -43,6 +43,8 @@ class LateOps:
         # The ops of variables, those that copy them, and those that changed them and give them on.
         self._rows = {}  # type: Dict[tf.Operation, Rows]
         self._values = {}  # type: Dict[tf.Operation, tf.Tensor]
+        # What gives variables in the place of reads: a program may hold it.
+        self._read = {}  # type: Dict[tf.Operation, Rows]
         # The ends of the names of ops that variables were read by, and what was read.
         self._ends = set()  # type: Set[Tuple[type, str]]
         self._seen = 0
@@ -61,6 +63,7 @@ class LateOps:
         for rows in variables:
             added[rows.plan.name] = rows
             added.update((slot.variable, SlotRows(rows, slot)) for slot in rows.plan.slots)
+        self._read.update((value, rows) for rows in variables for value in rows.values)
         for name, rows in added.items():
             op = self._graph.get_operation_by_name(name)
             self._note(op, rows)
@@ -169,10 +172,20 @@ class LateOps:
                 self._values[op] = rows.value(op)
         return self._values[op]
 
+    def _value_for(self, reader: tf.Operation, tensor: tf.Tensor, rows: Rows) -> tf.Tensor:
+        """Returns the value of a variable for a new op that takes a tensor of it."""
+        if tensor.op.type != "RefMerge":
+            _check(rows, "")
+            value = rows.value_behind(tensor.op, reader)
+            if value is not None:
+                return value
+        return tensor if tensor.op in self._read else self._value(tensor.op, rows)
+
     def _adopt(self, op: tf.Operation) -> bool:
         """Replaces a new op, or what it reads, if that is a variable; returns whether it is."""
-        found = [(position, tensor, self._rows[tensor.op])
-                 for position, tensor in enumerate(op.inputs) if tensor.op in self._rows]
+        known = [self._rows.get(tensor.op, self._read.get(tensor.op)) for tensor in op.inputs]
+        found = [(position, tensor, rows) for position, (tensor, rows) in enumerate(
+            zip(op.inputs, known)) if rows is not None]
         try:
             # The first input is what the op works on; replaced, it reads the others.
             for position, tensor, rows in reversed(found):
@@ -204,7 +217,7 @@ class LateOps:
             raise _Cannot("tables do not know such ops")
         else:
             op._update_input(  # pylint: disable=protected-access
-                position, self._value(tensor.op, rows))
+                position, self._value_for(op, tensor, rows))
 
     def _release_waiting(self) -> None:
         """Makes ops that wait for a copy of a variable wait for what the copy waits for."""

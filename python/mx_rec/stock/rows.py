@@ -1,13 +1,13 @@
 """Puts ops of a table in the place of the ops of one variable."""
 
-from typing import Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
 
 from mx_rec.core.table import Table
 from mx_rec.edits.replacing import FUSED_ATTRIBUTE, mark_positions
-from mx_rec.edits.wiring import (in_place_of, on_device, replace_change, replace_output,
+from mx_rec.edits.wiring import (depends, in_place_of, on_device, replace_change, replace_output,
                                  waits_between, waits_of_copy, waits_of_gather)
 from mx_rec.ops import library
 from mx_rec.ops.lookups import find_rows, mark_movable, read_rows, resolve
@@ -65,6 +65,8 @@ class Rows:
         self._counting = []  # type: List[Tuple[tf.Operation, FrozenSet[str]]]
         self._recounts = []  # type: List[Tuple[tf.Operation, str]]
         self._batch = None  # type: Optional[BatchRows]
+        #: What gives the whole variable in the place of reads.
+        self.values = []  # type: List[tf.Operation]
 
     def op(self, name: str) -> tf.Operation:
         """Returns an op of the graph."""
@@ -168,13 +170,56 @@ class Rows:
         mark_positions(output.op, FUSED_ATTRIBUTE, [output.value_index])
         self.graph.prevent_feeding(output)
 
-    def value(self, op: tf.Operation) -> tf.Tensor:
+    def read(self, op: tf.Operation) -> None:
+        """Replaces a read of the whole variable."""
+        for reader in op.outputs[0].consumers():
+            positions = [at for at, tensor in enumerate(reader.inputs) if tensor.op is op]
+            value = self.value_behind(op, reader)
+            for position in positions if value is not None else ():
+                reader._update_input(position, value)  # pylint: disable=protected-access
+                # One that is fed would have no effect on that reader.
+                self.graph.prevent_feeding(op.outputs[0])
+        value = self.value(op)
+        self.values.append(value.op)
+        replace_output(op, value)
+
+    def value_behind(self, op: tf.Operation, reader: tf.Operation) -> Optional[tf.Tensor]:
+        """Returns the whole variable for one reader of it, which may run behind a change of it.
+
+        The copy of a reference variable is its memory: a reader sees what that holds when it runs,
+        behind all that it takes and waits for.
+
+        Args:
+            op: See `value`.
+            reader: An op that takes what `op` gives.
+
+        Returns:
+            None if the reader needs no value of its own.
+        """
+        if self.op(self.plan.name).type == "VarHandleOp":
+            return None
+        waits = list(reader.control_inputs) + [
+            tensor.op for tensor in reader.inputs if tensor.op is not op]
+        return self.value(op, reader, waits) if depends(waits, self._changes()) else None
+
+    def _changes(self) -> Set[tf.Operation]:
+        """Returns the ops of the table, and so those that change it."""
+        return set(self.table.handle.consumers())
+
+    def value(self, op: tf.Operation, reader: Optional[tf.Operation] = None,
+              waits: Sequence[tf.Operation] = ()) -> tf.Tensor:
         """Returns the whole variable as an op gives it, which is or copies or has changed it.
 
         Of a table by other ids than the variable's, without limits, it gives rows that are there,
         and new ones where the variable has more.
+
+        Args:
+            op: The op.
+            reader: The op that takes it alone, None if all do.
+            waits: What it is read behind.
         """
-        with in_place_of(op, waits_of_copy(op.outputs[0]), device=self.device):
+        before = waits_of_copy(op.outputs[0]) + list(waits)
+        with in_place_of(reader or op, before, device=self.device):
             keys = tf.range(tf.constant(self.plan.shape[0], tf.int64)) + self.plan.first
             if self.plan.ids.is_lifted and not self.plan.ids.keeps_rows:
                 there = library().mx_rec_export(self.table.handle, [], name="keys").keys

@@ -11,7 +11,7 @@ would start with. Updates make them.
 """
 
 from collections import OrderedDict
-from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Set, Tuple
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
@@ -23,7 +23,7 @@ from mx_rec.core.table import Table
 from mx_rec.edits.upstream import downstream, upstream
 from mx_rec.edits.wiring import (in_its_place, in_place_of, on_device, replace_change,
                                  waits_between)
-from mx_rec.ops.optimizers import optimizer_named
+from mx_rec.ops.optimizers import PUSH, optimizer_named
 from mx_rec.stock import updates as forms
 from mx_rec.stock.analysis import StockVariable
 from mx_rec.stock.fused import Piece
@@ -66,6 +66,10 @@ class ServerRows(Rows):
         """Returns whether all parts of the table can be used."""
         states = [one.is_initialized for one in _resources_of(self.table)]
         return tf.reduce_all(tf.stack(states), name="is_initialized")
+
+    def _changes(self) -> Set[tf.Operation]:
+        """Returns the pushes of the graph: servers find tables by their names."""
+        return {op for op in self.graph.get_operations() if op.type == PUSH}
 
     def _find(self, ids: tf.Tensor) -> tf.Tensor:
         self._last = look_up([self.table], [ids], False, False, 0, False, is_initial=True)

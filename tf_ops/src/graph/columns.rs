@@ -5,7 +5,7 @@ use super::consumers::same;
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
 use super::readers::source_of;
 use super::sizes::{Size, SizeReader};
-use super::tensors::{constant, dims, Dims};
+use super::tensors::{constant, dims, integers_of, Dims};
 use mx_rec_kernels::Result;
 use std::collections::HashSet;
 
@@ -117,8 +117,7 @@ impl<'a> Search<'_, 'a> {
                 self.shapes.push(node.name.to_owned());
                 continue;
             }
-            let inputs = graph.inputs(node).iter();
-            waiting.extend(inputs.copied().filter(|input| !input.is_control()));
+            waiting.extend(graph.data(node));
         }
         Ok(())
     }
@@ -177,7 +176,7 @@ impl<'a> Search<'_, 'a> {
         let Some(node) = source_of(graph, begin).filter(|node| node.op == "ConcatOffset") else {
             return Ok(None);
         };
-        let mut inputs = graph.inputs(node).iter().filter(|one| !one.is_control());
+        let mut inputs = graph.data(node);
         let (Some(axis), Some(place)) = (inputs.next(), begin.output) else {
             return Ok(None);
         };
@@ -263,16 +262,16 @@ impl<'a> Search<'_, 'a> {
         let Some(stack) = source_of(graph, stacked).filter(|stack| stack.op == "Pack") else {
             return Ok(None);
         };
-        let all = source_of(graph, size).map(constant).transpose()?.flatten();
-        if all.and_then(|all| all.integers).as_deref() != Some(&[1, -1])
+        if integers_of(graph, size)?.as_deref() != Some(&[1, -1])
             || stack.int("axis")? != Some(1)
             || !self.is_row_of_last(begin, stack)?
         {
             return Ok(None);
         }
-        let inputs = graph.inputs(stack).iter();
-        let shapes = inputs.filter(|input| !input.is_control());
-        shapes.map(|shape| self.last_size(shape)).collect()
+        graph
+            .data(stack)
+            .map(|shape| self.last_size(shape))
+            .collect()
     }
 
     /// Whether a slice of shapes side by side begins where the last sizes are.

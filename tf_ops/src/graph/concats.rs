@@ -3,11 +3,11 @@
 
 use super::columns::sliced;
 use super::consumers::Reading;
-use super::describe::{described, quoted};
+use super::describe::{described, quoted, several};
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
 use super::lists::reads_ids;
-use super::readers::{row_reader, source_of, RowReader};
-use super::tensors::{constant, dims, Dims};
+use super::readers::{row_reader, RowReader};
+use super::tensors::{dims, integers_of};
 use mx_rec_kernels::Result;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
@@ -101,11 +101,7 @@ impl<'g, 'a> Rule<'g, 'a> {
     /// The entry of a concatenation in the plan; `None` for fewer than two lookups.
     fn judge(&self, at: usize, node: &Node<'a>) -> Result<Option<PlannedConcat>> {
         let graph = self.graph;
-        let inputs: Vec<&NodeInput<'a>> = graph
-            .inputs(node)
-            .iter()
-            .filter(|input| !input.is_control())
-            .collect();
+        let inputs: Vec<&NodeInput<'a>> = graph.data(node).collect();
         let Some((axis, inputs)) = inputs.split_last() else {
             return Ok(None);
         };
@@ -193,10 +189,7 @@ impl<'g, 'a> Rule<'g, 'a> {
         for part in parts {
             let reader = graph.node(part.reader.node)?;
             if graph.find(reader.name) != InputSource::Node(part.reader.node) {
-                fault.get_or_insert(format!(
-                    "there are several nodes of the name {}",
-                    quoted(reader.name)
-                ));
+                fault.get_or_insert(several(reader));
             }
             if let Some(why) = part.reader.misplaced(graph)? {
                 fault.get_or_insert(why);
@@ -229,10 +222,7 @@ impl<'g, 'a> Rule<'g, 'a> {
             }
         }
         let rank = self.rank(parts)?;
-        let source = source_of(graph, axis);
-        let found = source.map(constant).transpose()?.flatten();
-        let given = found.and_then(|found| found.integers);
-        let is_last = match (given.as_deref(), rank) {
+        let is_last = match (integers_of(graph, axis)?.as_deref(), rank) {
             (Some([-1]), _) => true,
             (Some(&[axis]), Some(rank)) => axis + 1 == rank,
             _ => false,
@@ -248,21 +238,9 @@ impl<'g, 'a> Rule<'g, 'a> {
         Ok((shapes, fault))
     }
 
-    fn dims_of(&self, part: &Part<'a>) -> Result<Option<Dims>> {
-        let node = self.graph.node(part.reader.node)?;
-        dims(
-            self.graph,
-            &NodeInput {
-                node: node.name,
-                output: Some(0),
-                source: InputSource::Node(part.reader.node),
-            },
-        )
-    }
-
     fn rank(&self, parts: &[Part<'a>]) -> Result<Option<i64>> {
         for part in parts {
-            if let Some(dims) = self.dims_of(part)? {
+            if let Some(dims) = dims(self.graph, &self.graph.output_of(part.reader.node)?)? {
                 return Ok(Some(dims.len() as i64));
             }
         }

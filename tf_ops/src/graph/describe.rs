@@ -10,6 +10,11 @@ pub(super) fn described(node: &Node<'_>) -> String {
     format!("{} ({})", quoted(node.name), shortened(node.op))
 }
 
+/// Why a node is not found by its name.
+pub(super) fn several(node: &Node<'_>) -> String {
+    format!("there are several nodes of the name {}", quoted(node.name))
+}
+
 /// `'name'`.
 pub(super) fn quoted(name: &str) -> String {
     format!("'{}'", shortened(name))

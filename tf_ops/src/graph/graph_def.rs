@@ -1,7 +1,7 @@
 //! Views of TensorFlow's messages: GraphDef, NodeDef, FunctionDef, OpList. Names and nested
 //! messages borrow from the input.
 
-use super::wire::{put_bytes, Field, Fields, Value};
+use super::wire::{last_bytes, put_bytes, Field, Fields, Value};
 use mx_rec_kernels::{Error, Kind, Result};
 use std::cell::OnceCell;
 use std::collections::hash_map::Entry;
@@ -158,12 +158,27 @@ impl<'a> Graph<'a> {
         self.inputs.get(node.inputs.clone()).unwrap_or_default()
     }
 
+    /// The inputs of a node that are no control inputs.
+    pub fn data(&self, node: &Node<'a>) -> impl Iterator<Item = &NodeInput<'a>> {
+        let inputs = self.inputs(node).iter();
+        inputs.filter(|input| !input.is_control())
+    }
+
     /// The data input number `place` of a node; control inputs do not count.
     pub fn data_input(&self, node: &Node<'a>, place: usize) -> Option<&NodeInput<'a>> {
-        self.inputs(node)
-            .iter()
-            .filter(|input| !input.is_control())
-            .nth(place)
+        self.data(node).nth(place)
+    }
+
+    /// The first output of a node, as one that reads it has it.
+    ///
+    /// # Errors
+    /// `Internal` for an index that this graph has not returned.
+    pub(super) fn output_of(&self, at: usize) -> Result<NodeInput<'a>> {
+        Ok(NodeInput {
+            node: self.node(at)?.name,
+            output: Some(0),
+            source: InputSource::Node(at),
+        })
     }
 
     /// The node of this name.
@@ -323,14 +338,7 @@ impl<'a> Node<'a> {
     /// # Errors
     /// `InvalidArgument` if an attribute cannot be read.
     pub fn string(&self, name: &str) -> Result<&'a [u8]> {
-        let mut found: &[u8] = &[];
-        for field in Fields::new("AttrValue", self.attr(name)?.unwrap_or_default()) {
-            let field = field?;
-            if field.number == 2 {
-                found = field.bytes().unwrap_or(found);
-            }
-        }
-        Ok(found)
+        last_bytes("AttrValue", self.attr(name)?.unwrap_or_default(), 2)
     }
 
     /// The device that it is asked to run on, empty if it is not.
@@ -338,14 +346,7 @@ impl<'a> Node<'a> {
     /// # Errors
     /// `InvalidArgument` if the fields cannot be read.
     pub fn device(&self) -> Result<&'a [u8]> {
-        let mut found: &[u8] = &[];
-        for field in Fields::new("NodeDef", self.bytes) {
-            let field = field?;
-            if field.number == DEVICE {
-                found = field.bytes().unwrap_or(found);
-            }
-        }
-        Ok(found)
+        last_bytes("NodeDef", self.bytes, DEVICE)
     }
 
     /// The length of the list of types of this name.
@@ -521,14 +522,7 @@ impl<'a> Function<'a> {
     /// # Errors
     /// `InvalidArgument` if the bytes are no FunctionDef.
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
-        let mut signature: &[u8] = &[];
-        for field in Fields::new("FunctionDef", bytes) {
-            let field = field?;
-            if field.number == 1 {
-                signature = field.bytes().unwrap_or(signature);
-            }
-        }
-        let (name, stateful) = read_op(signature)?;
+        let (name, stateful) = read_op(last_bytes("FunctionDef", bytes, 1)?)?;
         Ok(Self {
             name,
             stateful,

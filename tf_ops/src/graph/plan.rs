@@ -2,11 +2,12 @@
 
 use super::bags::{self, MovingBags};
 use super::concats::{self, PlannedConcat};
-use super::describe::{described, quoted};
+use super::describe::{described, quoted, several};
 use super::graph_def::{item, read_ops, Graph, InputSource, Node, NodeInput, ShapeOf};
 use super::iterators::{ExtendableIterator, Iterators};
 use super::library::{Library, StatefulOps};
 use super::lists::members;
+use super::readers::source_of;
 use super::requests::{self, PlannedRequests, SPLIT};
 use super::slice::{Slicer, Verdict};
 use super::sums::{self, PlannedSums};
@@ -350,13 +351,11 @@ impl<'g, 'a> Planner<'g, 'a> {
     ) -> Result<std::result::Result<(usize, Rc<ExtendableIterator>, MovingLookup), Rc<str>>> {
         let graph = self.graph;
         if graph.find(node.name) != InputSource::Node(at) {
-            let why = format!("there are several nodes of the name {}", quoted(node.name));
-            return Ok(Err(why.into()));
+            return Ok(Err(several(node).into()));
         }
+        let no_ids = || format!("{} has no input of ids", described(node)).into();
         let Some(ids) = ids_input(graph, node, (kind, member)) else {
-            return Ok(Err(
-                format!("{} has no input of ids", described(node)).into()
-            ));
+            return Ok(Err(no_ids()));
         };
         let (get_next, component) = match self.slices.judge(node, ids, &mut self.library)? {
             Verdict::Stays(why) => return Ok(Err(why)),
@@ -384,9 +383,7 @@ impl<'g, 'a> Planner<'g, 'a> {
             return Ok(Err(why.into()));
         };
         let InputSource::Node(ids) = ids.source else {
-            return Ok(Err(
-                format!("{} has no input of ids", described(node)).into()
-            ));
+            return Ok(Err(no_ids()));
         };
         // Ids that are ready made can be fed; then their bags have to follow.
         let bags = match component {
@@ -505,11 +502,11 @@ impl<'g, 'a> Planner<'g, 'a> {
             return Ok(None);
         }
         let mut nodes = Vec::new();
-        for moving in fed
+        let computed = fed
             .lookups
             .iter()
-            .filter(|moving| moving.component.is_none())
-        {
+            .filter(|moving| moving.component.is_none());
+        for moving in computed {
             let bags = moving.bags.iter().map(|one| one.node);
             for root in std::iter::once(moving.ids).chain(bags) {
                 if !self.collect(root, fed.get_next, stamp, &mut nodes)? {
@@ -642,12 +639,8 @@ fn wrong_handle(graph: &Graph<'_>, node: &Node<'_>, kind: LookupKind) -> Option<
         return None;
     }
     let handle = graph.data_input(node, 0)?;
-    let source = match handle.source {
-        InputSource::Node(source) => graph.nodes.get(source),
-        _ => None,
-    };
     let tensor = quoted(&handle.tensor());
-    match source {
+    match source_of(graph, handle) {
         Some(table) if table.op == "MxRecTable" && handle.output == Some(1) => None,
         Some(other) => Some(format!(
             "its handle {tensor}, of {}, is not that of an op MxRecTable",

@@ -4,7 +4,7 @@ use super::consumers::same;
 use super::graph_def::{Graph, Node, NodeInput};
 use super::readers::source_of;
 use super::sizes::{Size, SizeReader};
-use super::tensors::{constant, dims};
+use super::tensors::{dims, integers_of};
 use super::weights::{is_product, Weights};
 use mx_rec_kernels::Result;
 use serde::Serialize;
@@ -83,20 +83,25 @@ impl<'g, 'a> Search<'g, 'a> {
         }))
     }
 
-    /// How a tensor is computed by repeating; `None` if it is anything else.
-    fn repeated(&mut self, tensor: &NodeInput<'a>) -> Result<Option<Repeated>> {
-        let graph = self.graph;
-        let (Some(node), Some(budget)) = (source_of(graph, tensor), self.budget.checked_sub(1))
-        else {
-            return Ok(None);
-        };
-        self.budget = budget;
+    /// Goes on to the node that a tensor is the first output of, and is not computed any more: the
+    /// node and its data inputs.
+    fn step(&mut self, tensor: &NodeInput<'a>) -> Option<(&'g Node<'a>, &'g [NodeInput<'a>])> {
+        let node = source_of(self.graph, tensor)?;
+        self.budget = self.budget.checked_sub(1)?;
         if tensor.output != Some(0) {
-            return Ok(None);
+            return None;
         }
-        let (inputs, waits) = data_and_waits(graph, node);
+        let (inputs, waits) = data_and_waits(self.graph, node);
         self.waits.extend(waits);
         self.left_out.push(tensor.tensor());
+        Some((node, inputs))
+    }
+
+    /// How a tensor is computed by repeating; `None` if it is anything else.
+    fn repeated(&mut self, tensor: &NodeInput<'a>) -> Result<Option<Repeated>> {
+        let Some((node, inputs)) = self.step(tensor) else {
+            return Ok(None);
+        };
         match (node.op, inputs) {
             ("Identity", [of]) => self.repeated(of),
             ("Tile", [of, times]) => self.tiled(of, times),
@@ -128,17 +133,9 @@ impl<'g, 'a> Search<'g, 'a> {
         weights: &Weights<'a>,
     ) -> Result<Option<Repeated>> {
         let graph = self.graph;
-        let (Some(node), Some(budget)) = (source_of(graph, tensor), self.budget.checked_sub(1))
-        else {
+        let Some((node, inputs)) = self.step(tensor) else {
             return Ok(None);
         };
-        self.budget = budget;
-        if tensor.output != Some(0) {
-            return Ok(None);
-        }
-        let (inputs, waits) = data_and_waits(graph, node);
-        self.waits.extend(waits);
-        self.left_out.push(tensor.tensor());
         match (node.op, inputs) {
             ("Identity", [of]) => self.weighted(of, weights),
             // Where weights and rows have the same sizes, there is nothing to add up.
@@ -197,55 +194,48 @@ impl<'g, 'a> Search<'g, 'a> {
 
     /// `of`, repeated as often as `times` says along each dimension: once, but for that of bags.
     fn tiled(&mut self, of: &NodeInput<'a>, times: &NodeInput<'a>) -> Result<Option<Repeated>> {
-        let (Some(sizes), Some(times_of)) = (self.kept(of)?, self.sizes.read(times)?) else {
-            return Ok(None);
-        };
-        let times_of = times_of.elements;
-        let Some(bags) = sizes.len().checked_sub(2) else {
-            return Ok(None);
-        };
-        let is_once = sizes.len() == times_of.len()
-            && sizes
-                .iter()
-                .zip(&times_of)
-                .enumerate()
-                .all(|(axis, (size, times))| {
-                    match (axis == bags, size, times) {
-                        (true, Size::Known(1), _) | (false, _, Size::Known(1)) => true,
-                        // Where there is none of it, none is right.
-                        (false, Size::Of(one), Size::OneOrNone(other)) => one == other,
-                        _ => false,
-                    }
-                });
-        if !is_once {
-            return Ok(None);
-        }
-        self.left_out.push(times.tensor());
-        Ok(Some(Repeated::Tensor(of.tensor())))
+        self.along_bags(of, times, |is_bags, size, times| {
+            match (is_bags, size, times) {
+                (true, Size::Known(1), _) | (false, _, Size::Known(1)) => true,
+                // Where there is none of it, none is right.
+                (false, Size::Of(one), Size::OneOrNone(other)) => one == other,
+                _ => false,
+            }
+        })
     }
 
     /// `of`, repeated until it has this shape.
     fn broadcast(&mut self, of: &NodeInput<'a>, shape: &NodeInput<'a>) -> Result<Option<Repeated>> {
-        let (Some(sizes), Some(target)) = (self.kept(of)?, self.sizes.read(shape)?) else {
+        self.along_bags(of, shape, |is_bags, size, target| match is_bags {
+            true => *size == Size::Known(1),
+            false => size == target,
+        })
+    }
+
+    /// `of`, if the size of each of its dimensions fits the element of `by`; `fits` is told whether
+    /// it is that of bags.
+    fn along_bags(
+        &mut self,
+        of: &NodeInput<'a>,
+        by: &NodeInput<'a>,
+        fits: impl Fn(bool, &Size, &Size) -> bool,
+    ) -> Result<Option<Repeated>> {
+        let (Some(sizes), Some(found)) = (self.kept(of)?, self.sizes.read(by)?) else {
             return Ok(None);
         };
-        let target = target.elements;
-        let Some(bags) = sizes.len().checked_sub(2) else {
+        let found = found.elements;
+        let Some(bags) = sizes
+            .len()
+            .checked_sub(2)
+            .filter(|_| sizes.len() == found.len())
+        else {
             return Ok(None);
         };
-        let is_once = sizes.len() == target.len()
-            && sizes
-                .iter()
-                .zip(&target)
-                .enumerate()
-                .all(|(axis, (size, target))| match axis == bags {
-                    true => *size == Size::Known(1),
-                    false => size == target,
-                });
-        if !is_once {
+        let mut pairs = sizes.iter().zip(&found).enumerate();
+        if !pairs.all(|(axis, (size, element))| fits(axis == bags, size, element)) {
             return Ok(None);
         }
-        self.left_out.push(shape.tensor());
+        self.left_out.push(by.tensor());
         Ok(Some(Repeated::Tensor(of.tensor())))
     }
 
@@ -288,8 +278,7 @@ impl<'g, 'a> Search<'g, 'a> {
             // Of a shape, which is a vector.
             ("Prod", Some(of), Some(axes)) if !node.flag("keep_dims")? => {
                 let is_shape = source_of(graph, of).is_some_and(|of| of.op == "Shape");
-                let axes = source_of(graph, axes).map(constant).transpose()?.flatten();
-                Ok(is_shape && axes.and_then(|axes| axes.integers) == Some(vec![0]))
+                Ok(is_shape && integers_of(graph, axes)?.as_deref() == Some(&[0]))
             }
             _ => Ok(false),
         }

@@ -8,6 +8,7 @@
 use super::describe::{described, quoted};
 use super::graph_def::{item, Graph, InputSource, Node, NodeInput};
 use super::library::{unknown, Library, StatefulOps};
+use super::readers::source_of;
 use mx_rec_kernels::Result;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -292,11 +293,7 @@ fn stays(why: String) -> Verdict {
 /// Why a node with a control input cannot move.
 pub(super) fn control_input<'a>(graph: &Graph<'a>, node: &Node<'a>) -> Option<String> {
     let input = graph.inputs(node).iter().find(|input| input.is_control())?;
-    let other = match input.source {
-        InputSource::Node(source) => graph.nodes.get(source),
-        _ => None,
-    };
-    let other = other.map_or_else(|| quoted(input.node), described);
+    let other = source_of(graph, input).map_or_else(|| quoted(input.node), described);
     Some(format!(
         "{} has a control dependency on {other}",
         described(node)

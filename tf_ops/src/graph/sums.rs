@@ -1,12 +1,12 @@
 //! The rule for sums over bags: lookups whose rows are only added up or averaged over the last
 //! dimension of their ids, and the gradients that repeat one of a bag for each of its ids.
 
-use super::describe::{described, quoted};
-use super::graph_def::{Graph, InputSource, Node, NodeInput};
-use super::readers::{row_reader, source_of, RowReader};
+use super::describe::{described, several};
+use super::graph_def::{Graph, InputSource, Node};
+use super::readers::{row_reader, RowReader};
 use super::repeated::{Repeated, Search};
 use super::sizes::SizeReader;
-use super::tensors::{constant, dims, Dims};
+use super::tensors::{dims, integers_of, Dims};
 use super::weights::{depends, is_product, multiplied, Multiplied, PlannedWeights, Weights};
 use mx_rec_kernels::Result;
 use serde::Serialize;
@@ -127,12 +127,7 @@ impl<'g, 'a> Rule<'g, 'a> {
     fn judge(&self, reader: &RowReader<'a>) -> Result<Option<PlannedSums>> {
         let graph = self.graph;
         let node = graph.node(reader.node)?;
-        let rows = NodeInput {
-            node: node.name,
-            output: Some(0),
-            source: InputSource::Node(reader.node),
-        };
-        let shape = dims(graph, &rows)?;
+        let shape = dims(graph, &graph.output_of(reader.node)?)?;
         let uses = self.uses(reader, shape.as_ref())?;
         if uses.sums.is_empty() {
             return Ok(None);
@@ -150,10 +145,7 @@ impl<'g, 'a> Rule<'g, 'a> {
         };
         let twice = graph.find(node.name) != InputSource::Node(reader.node);
         let fault = match twice {
-            true => Some(format!(
-                "there are several nodes of the name {}",
-                quoted(node.name)
-            )),
+            true => Some(several(node)),
             false => reader.misplaced(graph)?,
         };
         let depends = match &uses.weights {
@@ -322,12 +314,7 @@ impl<'g, 'a> Rule<'g, 'a> {
                 if graph.node(rows.node)?.op != "Reshape" {
                     continue;
                 }
-                let tensor = NodeInput {
-                    node: graph.node(rows.node)?.name,
-                    output: Some(0),
-                    source: InputSource::Node(rows.node),
-                };
-                let shape = dims(graph, &tensor)?;
+                let shape = dims(graph, &graph.output_of(rows.node)?)?;
                 for sum in readers(rows.node)? {
                     let node = graph.node(sum.node)?;
                     let is_sum = matches!(node.op, "Sum" | "Mean") && sum.place == 0;
@@ -345,9 +332,7 @@ impl<'g, 'a> Rule<'g, 'a> {
         let Some(axes) = self.graph.data_input(node, 1) else {
             return Ok(Axes::Other("has no axes"));
         };
-        let source = source_of(self.graph, axes);
-        let found = source.map(constant).transpose()?.flatten();
-        let given = found.and_then(|found| found.integers);
+        let given = integers_of(self.graph, axes)?;
         Ok(match (given.as_deref(), shape.map(Vec::len)) {
             (None, _) => Axes::Other("does not sum over constant axes"),
             (Some([0 | -2]), Some(2)) => {

@@ -2,7 +2,7 @@
 
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
 use super::lists::{length, members, reads_ids};
-use super::wire::{Fields, Value};
+use super::wire::{last_bytes, Fields, Value};
 use mx_rec_kernels::Result;
 use serde::Deserialize;
 
@@ -186,6 +186,14 @@ pub(super) fn constant(node: &Node<'_>) -> Result<Option<Constant>> {
     Ok(Some(Constant { dims, integers }))
 }
 
+/// The elements of a tensor that is a constant of a few integers; `None` for any other.
+pub(super) fn integers_of(graph: &Graph<'_>, tensor: &NodeInput<'_>) -> Result<Option<Vec<i64>>> {
+    let InputSource::Node(at) = tensor.source else {
+        return Ok(None);
+    };
+    Ok(constant(graph.node(at)?)?.and_then(|found| found.integers))
+}
+
 /// The bytes that a node of op Const holds as a tensor of uint8; `None` for any other.
 fn bytes_of<'a>(node: &Node<'a>) -> Result<Option<&'a [u8]>> {
     let (mut dtype, mut content) = (0, None);
@@ -217,14 +225,7 @@ pub(super) fn tables_of(graph: &Graph<'_>, tensor: &NodeInput<'_>) -> Result<Opt
 
 /// The TensorProto of a node of op Const.
 fn value_of<'a>(node: &Node<'a>) -> Result<&'a [u8]> {
-    let mut tensor: &[u8] = &[];
-    for field in Fields::new("AttrValue", node.attr("value")?.unwrap_or_default()) {
-        let field = field?;
-        if field.number == 8 {
-            tensor = field.bytes().unwrap_or(tensor);
-        }
-    }
-    Ok(tensor)
+    last_bytes("AttrValue", node.attr("value")?.unwrap_or_default(), 8)
 }
 
 /// The words of four bytes.

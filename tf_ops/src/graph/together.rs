@@ -301,21 +301,20 @@ impl<'a> Rule<'_, 'a> {
     /// The updates that depend on a lookup; without any what depends on it and has nothing that
     /// depends on it.
     fn ends(&mut self, of: usize) -> Result<BTreeSet<usize>> {
-        let Below {
-            mut ends,
-            mut updates,
-        } = Below::default();
+        let mut found = Below::default();
         let mut waiting = self.begin(of);
         while let Some(at) = waiting.pop() {
             self.steps += 1;
             if let Some(below) = self.below.get(&at) {
-                ends.extend(&below.ends);
-                updates.extend(&below.updates);
+                found.ends.extend(&below.ends);
+                found.updates.extend(&below.updates);
                 continue;
             }
             let node = self.graph.node(at)?;
             if node.op == UPDATE {
-                updates.insert(self.updates.get(&at).copied().unwrap_or(at));
+                found
+                    .updates
+                    .insert(self.updates.get(&at).copied().unwrap_or(at));
             }
             let mut is_end = true;
             for &(reader, _) in self.graph.all_readers(at) {
@@ -325,16 +324,15 @@ impl<'a> Rule<'_, 'a> {
                 }
             }
             if is_end && !self.is_left_over(node) {
-                ends.insert(at);
+                found.ends.insert(at);
             }
         }
-        let found = if updates.is_empty() {
-            ends.clone()
-        } else {
-            updates.clone()
+        let ends = match found.updates.is_empty() {
+            true => found.ends.clone(),
+            false => found.updates.clone(),
         };
-        self.below.insert(of, Below { ends, updates });
-        Ok(found)
+        self.below.insert(of, found);
+        Ok(ends)
     }
 
     /// Whether nobody asks for what nobody reads.

@@ -10,7 +10,7 @@ use super::library::StatefulOps;
 use super::lists::{length, members};
 use super::numbers::{Number, Numbers};
 use super::readers::source_of;
-use super::tensors::{constant, tables_of};
+use super::tensors::{integers_of, tables_of};
 use super::together::{PUSH, TABLE, UPDATE};
 use mx_rec_kernels::Result;
 use serde::Serialize;
@@ -281,7 +281,7 @@ impl<'g, 'a> Rule<'g, 'a> {
             return Ok(false);
         }
         update.leave_out(graph, grad);
-        let data: Vec<&NodeInput<'a>> = data(graph, node).collect();
+        let data: Vec<&NodeInput<'a>> = graph.data(node).collect();
         if matches!(
             node.op,
             "MxRecReduce" | "MxRecReducePooled" | "MxRecReduceColumns"
@@ -308,7 +308,7 @@ impl<'g, 'a> Rule<'g, 'a> {
             return Ok(false);
         }
         update.leave_out(graph, rows);
-        let axes = [data.last().copied(), data_last(graph, of)];
+        let axes = [data.last().copied(), graph.data(of).last()];
         for axis in axes.into_iter().flatten() {
             update.leave_out(graph, axis);
         }
@@ -347,7 +347,9 @@ impl<'g, 'a> Rule<'g, 'a> {
         of: &BTreeSet<&'a [u8]>,
     ) -> Result<Option<Form<'a>>> {
         let graph = self.graph;
-        let inputs = data(graph, node).filter_map(|input| Some((input.node, input.output?)));
+        let inputs = graph
+            .data(node)
+            .filter_map(|input| Some((input.node, input.output?)));
         let mut inputs: Vec<Number<'a>> = inputs.collect();
         let mut attributes = vec![node.int("optimizer")?];
         let mut device: &[u8] = &[];
@@ -355,7 +357,7 @@ impl<'g, 'a> Rule<'g, 'a> {
             for name in OF_PUSH {
                 attributes.push(node.int(name)?);
             }
-            for config in data(graph, node).take(members(node)?) {
+            for config in graph.data(node).take(members(node)?) {
                 let Some(names) = tables_of(graph, config)? else {
                     return Ok(None);
                 };
@@ -438,24 +440,11 @@ impl<'g, 'a> Rule<'g, 'a> {
     }
 }
 
-fn data<'g, 'a>(graph: &'g Graph<'a>, node: &Node<'a>) -> impl Iterator<Item = &'g NodeInput<'a>> {
-    graph
-        .inputs(node)
-        .iter()
-        .filter(|input| !input.is_control())
-}
-
-fn data_last<'g, 'a>(graph: &'g Graph<'a>, node: &Node<'a>) -> Option<&'g NodeInput<'a>> {
-    data(graph, node).last()
-}
-
 /// What a node joins along the first dimension; nothing if it does not.
 fn data_of_join<'g, 'a>(graph: &'g Graph<'a>, node: &Node<'a>) -> Result<Vec<&'g NodeInput<'a>>> {
-    let mut data: Vec<_> = data(graph, node).collect();
-    let axis = data.pop().and_then(|axis| source_of(graph, axis));
-    let found = axis.map(constant).transpose()?.flatten();
-    let axis = found.and_then(|found| found.integers);
-    Ok(match (node.op, axis.as_deref()) {
+    let mut data: Vec<_> = graph.data(node).collect();
+    let axis = data.pop().map(|axis| integers_of(graph, axis));
+    Ok(match (node.op, axis.transpose()?.flatten().as_deref()) {
         ("ConcatV2", Some([0])) => data,
         _ => Vec::new(),
     })

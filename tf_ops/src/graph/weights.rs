@@ -6,7 +6,7 @@ use super::describe::described;
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
 use super::lists::members;
 use super::readers::{source_of, RowReader};
-use super::tensors::{constant, dims, Dims};
+use super::tensors::{dims, integers_of, Dims};
 use mx_rec_kernels::Result;
 use serde::Serialize;
 use std::collections::HashSet;
@@ -252,9 +252,8 @@ fn fits(
 fn expanded(graph: &Graph<'_>, node: &Node<'_>, rank: usize) -> Result<Option<usize>> {
     let axis = graph
         .data_input(node, 1)
-        .and_then(|axis| source_of(graph, axis));
-    let axis = axis.map(constant).transpose()?.flatten();
-    Ok(match axis.and_then(|axis| axis.integers).as_deref() {
+        .map(|axis| integers_of(graph, axis));
+    Ok(match axis.transpose()?.flatten().as_deref() {
         Some(&[axis]) if axis < 0 => usize::try_from(axis + rank as i64).ok(),
         Some(&[axis]) => usize::try_from(axis).ok(),
         _ => None,
@@ -264,11 +263,8 @@ fn expanded(graph: &Graph<'_>, node: &Node<'_>, rank: usize) -> Result<Option<us
 /// The axis that StridedSlice adds to a tensor of then `rank` dimensions, of which it takes
 /// everything: `x[..., None]`, `x[:, None]`.
 fn added(graph: &Graph<'_>, node: &Node<'_>, rank: usize) -> Result<Option<usize>> {
-    let strides = graph
-        .data_input(node, 3)
-        .and_then(|strides| source_of(graph, strides));
-    let strides = strides.map(constant).transpose()?.flatten();
-    let Some(strides) = strides.and_then(|strides| strides.integers) else {
+    let strides = graph.data_input(node, 3).map(|one| integers_of(graph, one));
+    let Some(strides) = strides.transpose()?.flatten() else {
         return Ok(None);
     };
     if strides.len() > 62 || strides.iter().any(|stride| stride.abs() != 1) {

@@ -154,6 +154,26 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
+/// The bytes of a field of a message, empty if there are none. Of several the last counts, as in
+/// protobuf.
+///
+/// # Errors
+/// `InvalidArgument` if the bytes are no such message.
+pub(super) fn last_bytes<'a>(
+    message: &'static str,
+    bytes: &'a [u8],
+    number: u32,
+) -> Result<&'a [u8]> {
+    let mut found: &[u8] = &[];
+    for field in Fields::new(message, bytes) {
+        let field = field?;
+        if field.number == number {
+            found = field.bytes().unwrap_or(found);
+        }
+    }
+    Ok(found)
+}
+
 fn invalid(message: &'static str, why: &str) -> Error {
     Error::invalid(format!("the bytes are no {message}: {why}"))
 }

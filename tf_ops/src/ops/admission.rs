@@ -8,6 +8,19 @@ use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{Error, Result, Table, Thresholds, TierStats};
 
+pub(super) const WEIGHT: Arg = Arg {
+    spec: "weight: int32",
+    shape: "()",
+    doc: "Factor of the occurrences, 0 or more.",
+};
+pub(super) const TIMESTAMP: Arg = Arg {
+    spec: "timestamp: int64",
+    shape: "() or (0) or (1)",
+    doc:
+        "When the batch was made, in seconds since 1970 and 1..=4294967294; without a number it is \
+          not noted.",
+};
+
 /// The keys of one lookup, counted.
 pub(crate) struct Observe {
     thresholds: Thresholds,
@@ -57,34 +70,15 @@ impl OpKernel for Observe {
               lookups of the table in this step have been observed. From the first call on the \
               table has a history, of 8 bytes a row and at most 24 bytes a key without one, or of \
               admission_sketch_bytes for all of these.",
-        inputs: &[
-            HANDLE,
-            IDS,
-            Arg {
-                name: "weight",
-                dtype: "int32",
-                shape: "()",
-                doc: "Factor of the occurrences, 0 or more.",
-            },
-            Arg {
-                name: "timestamp",
-                dtype: "int64",
-                shape: "() or (0) or (1)",
-                doc:
-                    "When the batch was made, in seconds since 1970 and 1..=4294967294; without a \
-                      number it is not noted.",
-            },
-        ],
+        inputs: &[HANDLE, IDS, WEIGHT, TIMESTAMP],
         outputs: &[
             Arg {
-                name: "keys",
-                dtype: "int64",
+                spec: "keys: int64",
                 shape: "(u)",
                 doc: "The distinct keys, in order of first occurrence.",
             },
             Arg {
-                name: "places",
-                dtype: "int32",
+                spec: "places: int32",
                 shape: "(s...)",
                 doc: "For each id its place in keys; -1 for padding.",
             },
@@ -106,8 +100,7 @@ impl OpKernel for Observe {
         errors: "`INVALID_ARGUMENT` for a negative weight, a timestamp out of its range, or none \
                  with an eviction threshold; `RESOURCE_EXHAUSTED` without memory for \
                  admission_sketch_bytes. Nothing is counted then.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -146,28 +139,24 @@ impl OpKernel for Admit {
         inputs: &[
             HANDLE,
             Arg {
-                name: "keys",
-                dtype: "int64",
+                spec: "keys: int64",
                 shape: "(v)",
                 doc: "Distinct keys from MxRecObserve.",
             },
             Arg {
-                name: "places",
-                dtype: "int32",
+                spec: "places: int32",
                 shape: "(s...)",
                 doc: "For each id its place in keys; -1 for padding.",
             },
         ],
         outputs: &[
             Arg {
-                name: "offsets",
-                dtype: "int64",
+                spec: "offsets: int64",
                 shape: "(u)",
                 doc: "Row numbers of the admitted keys, in the order of keys.",
             },
             Arg {
-                name: "inverse",
-                dtype: "int32",
+                spec: "inverse: int32",
                 shape: "(s...)",
                 doc: "For each id its place in offsets; -1 for padding and for keys that are not \
                       admitted.",
@@ -177,8 +166,7 @@ impl OpKernel for Admit {
         errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, \
                  `INVALID_ARGUMENT` for more admitted keys than `limit`, for a place that is none, \
                  and for a new key that comes twice or is padding. No row is made then.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -213,24 +201,20 @@ impl TableOp for SetThreshold {
         inputs: &[
             HANDLE,
             Arg {
-                name: "value",
-                dtype: "int32",
+                spec: "value: int32",
                 shape: "()",
                 doc: "The new threshold; 0: the threshold stays, and keys are not counted any \
                       more.",
             },
         ],
         outputs: &[Arg {
-            name: "output",
-            dtype: "int32",
+            spec: "output: int32",
             shape: "()",
             doc: "The value.",
         }],
-        attrs: &[],
         errors: "`INVALID_ARGUMENT` for a negative value; `RESOURCE_EXHAUSTED` without memory for \
                  admission_sketch_bytes, before the first MxRecObserve.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
     const TAKES_PARTS: bool = true;
 
@@ -257,18 +241,15 @@ impl TableOp for Evict {
               are free then, the system gets their memory back.",
         inputs: &[HANDLE],
         outputs: &[Arg {
-            name: "counts",
-            dtype: "int64",
+            spec: "counts: int64",
             shape: "(2)",
             doc: "Keys that went, and keys that are still known; both with those that never had a \
                   row, except in a table with admission_sketch_bytes.",
         }],
-        attrs: &[],
         errors:
             "`RESOURCE_EXHAUSTED` without memory for a list of rows. Keys that went before the \
              error stay gone.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
     const TAKES_PARTS: bool = true;
 
@@ -288,8 +269,7 @@ impl TableOp for Stats {
         doc: "What a table holds, and what has happened to it since it was made.",
         inputs: &[HANDLE],
         outputs: &[Arg {
-            name: "stats",
-            dtype: "int64",
+            spec: "stats: int64",
             shape: "(23)",
             doc: "Rows in use; the row budget; bytes of rows, of the index, of the history; rows \
                   for each thousand of the budget; distinct keys of training batches that had a \
@@ -303,10 +283,7 @@ impl TableOp for Stats {
                   infinities and not-a-numbers that were written, since the table was made or \
                   restored.",
         }],
-        attrs: &[],
-        errors: "none of its own.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
     const TAKES_PARTS: bool = true;
 

@@ -1,7 +1,7 @@
 //! The inputs of ops that describe the bags of a pooled lookup.
 
 use crate::tf::{Context, Dims, Input};
-use mx_rec_kernels::{Bags, Error, MaxNorm, Result};
+use mx_rec_kernels::{Bags, MaxNorm, Result};
 
 /// The inputs that describe bags.
 pub(super) struct BagInputs {
@@ -66,31 +66,15 @@ impl BagInputs {
     pub(super) fn bags(&self) -> Result<Bags<'_>> {
         Ok(Bags {
             ends: self.ends.values::<i64>()?,
-            weights: self
-                .weights
-                .as_ref()
-                .map(Input::values::<f32>)
-                .transpose()?,
-            divisors: self
-                .divisors
-                .as_ref()
-                .map(Input::values::<f32>)
-                .transpose()?,
-            max_norm: self
-                .norm
-                .as_ref()
-                .map(|norm| self.max_norm(norm))
-                .transpose()?,
-        })
-    }
-
-    fn max_norm(&self, norm: &Input) -> Result<MaxNorm<'_>> {
-        Ok(MaxNorm {
-            norm: norm.scalar::<f32>()?,
-            rows: self
-                .kept
-                .as_ref()
-                .map_or(Ok(&[][..]), Input::values::<f32>)?,
+            weights: floats(&self.weights)?,
+            divisors: floats(&self.divisors)?,
+            max_norm: match &self.norm {
+                Some(norm) => Some(MaxNorm {
+                    norm: norm.scalar::<f32>()?,
+                    rows: floats(&self.kept)?.unwrap_or_default(),
+                }),
+                None => None,
+            },
         })
     }
 
@@ -98,22 +82,10 @@ impl BagInputs {
     pub(super) fn shape(&self, dim: usize) -> Dims {
         self.ends.dims_and(dim)
     }
+}
 
-    /// Refuses an input that is not one vector for each bag, and returns the vectors' width.
-    pub(super) fn expect_each(&self, vectors: &Input) -> Result<usize> {
-        let (dims, bags) = (vectors.dims(), self.ends.dims());
-        match dims.split_last() {
-            Some((dim, of_vectors)) if *of_vectors == *bags => {
-                Ok(usize::try_from(*dim).unwrap_or(0))
-            }
-            _ => Err(Error::invalid(format!(
-                "{} must have the shape of ends and dim behind it",
-                vectors.name()
-            ))
-            .with(vectors.name(), format_args!("{dims:?}"))
-            .with("ends", format_args!("{bags:?}"))),
-        }
-    }
+fn floats(input: &Option<Input>) -> Result<Option<&[f32]>> {
+    input.as_ref().map(Input::values::<f32>).transpose()
 }
 
 fn is_empty(input: &Input) -> bool {

@@ -23,9 +23,7 @@ impl OpKernel for BagEnds {
         }],
         outputs: &[ENDS],
         attrs: &[KEY_TYPE],
-        errors: "none of its own.",
-        stateful: false,
-        differentiable: false,
+        ..OpDef::STATELESS
     };
 
     fn create(_: &Construction) -> Result<Self> {
@@ -55,8 +53,7 @@ impl OpKernel for RaggedBagEnds {
         name: "MxRecRaggedBagEnds",
         doc: "The bags of ragged ids: those of one row belong together.",
         inputs: &[Arg {
-            name: "row_splits",
-            dtype: "T",
+            spec: "row_splits: T",
             shape: "(k)",
             doc: "Where the rows begin, and where the last one ends; the first is 0.",
         }],
@@ -69,8 +66,7 @@ impl OpKernel for RaggedBagEnds {
             doc: "Type of the row splits.",
         }],
         errors: "`INVALID_ARGUMENT` for row splits that do not begin with 0.",
-        stateful: false,
-        differentiable: false,
+        ..OpDef::STATELESS
     };
 
     fn create(_: &Construction) -> Result<Self> {
@@ -103,14 +99,12 @@ impl OpKernel for SparseBagEnds {
         doc: "The bags of sparse ids: those of one row belong together.",
         inputs: &[
             Arg {
-                name: "indices",
-                dtype: "int64",
+                spec: "indices: int64",
                 shape: "(n, 2)",
                 doc: "Where the ids stand in their matrix, in the order of the rows.",
             },
             Arg {
-                name: "dense_shape",
-                dtype: "int64",
+                spec: "dense_shape: int64",
                 shape: "(2)",
                 doc: "The shape of the matrix.",
             },
@@ -119,10 +113,8 @@ impl OpKernel for SparseBagEnds {
             shape: "(b)",
             ..ENDS
         }],
-        attrs: &[],
         errors: "`INVALID_ARGUMENT` for rows that do not ascend or lie outside of the matrix.",
-        stateful: false,
-        differentiable: false,
+        ..OpDef::STATELESS
     };
 
     fn create(_: &Construction) -> Result<Self> {
@@ -163,15 +155,14 @@ impl OpKernel for BagWeights {
             },
         ],
         outputs: &[Arg {
-            name: "checked",
+            spec: "checked: float",
             shape: "(s...)",
             doc: "The weights.",
-            ..WEIGHTS
         }],
         attrs: &[KEY_TYPE],
         errors: "`INVALID_ARGUMENT` for weights of another shape than the ids.",
-        stateful: false,
         differentiable: true,
+        ..OpDef::STATELESS
     };
 
     fn create(_: &Construction) -> Result<Self> {
@@ -213,8 +204,8 @@ impl OpKernel for BagDivisors {
         ],
         errors: "`INVALID_ARGUMENT` for ends that do not ascend from 0 to the number of ids, and \
                  for weights that are not one for each id.",
-        stateful: false,
         differentiable: true,
+        ..OpDef::STATELESS
     };
 
     fn create(construction: &Construction) -> Result<Self> {

@@ -1,8 +1,11 @@
 //! What a worker does for tables on parameter servers: `MxRecClusterTable`, `MxRecDistinctSplit`,
 //! `MxRecStitch`, `MxRecPackGradients`. Keys and values travel, never offsets or handles.
 
-use super::lists::{members, natural, Tensors};
-use super::support::{expect_like, expect_rank, ids, limit, KEY_TYPE, LIMIT, MEMBERS};
+use super::lists::{flag, members, natural, Tensors};
+use super::resolve::MANY_IDS;
+use super::support::{
+    expect_like, expect_rank, ids, limit, KEY_TYPE, LIKE, LIMIT, MEMBERS, VARIABLE,
+};
 use crate::config::Settings;
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, HoldBuffers, OpKernel, Output};
@@ -12,6 +15,11 @@ use mx_rec_kernels::{
 };
 use std::ops::Range;
 
+pub(super) const CONFIG: Arg = Arg {
+    spec: "config: uint8",
+    shape: "(n)",
+    doc: "The configuration of the whole table, as MxRecTable takes it.",
+};
 pub(super) const PARTS: Attr = Attr {
     spec: "parts: int >= 1",
     doc: "Into how many parts the tables are cut; at most 4096.",
@@ -37,31 +45,12 @@ impl OpKernel for ClusterTable {
         doc:
             "Stands for a table that parameter servers hold in parts, each a range of the buckets \
               of its keys. It makes no table: MxRecPartInit does.",
-        inputs: &[
-            Arg {
-                name: "config",
-                dtype: "uint8",
-                shape: "(n)",
-                doc: "The configuration of the whole table, as MxRecTable takes it.",
-            },
-            Arg {
-                name: "like",
-                dtype: "float",
-                shape: "(0, dim)",
-                doc: "No row; its shape states dim.",
-            },
-        ],
-        outputs: &[Arg {
-            name: "variable",
-            dtype: "float",
-            shape: "(0, dim)",
-            doc: "What lookups take and gradients are taken of.",
-        }],
+        inputs: &[CONFIG, LIKE],
+        outputs: &[VARIABLE],
         attrs: &[PARTS],
         errors: "`INVALID_ARGUMENT` for a configuration that is not valid, or whose dim is not \
                  that of `like`.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -74,27 +63,24 @@ impl OpKernel for ClusterTable {
     fn compute(&self, context: &Context) -> Result<()> {
         let (config, like) = (context.input(0)?, context.input(1)?);
         let settings = Settings::parse(config.values::<u8>()?)?;
-        expect_like(&like, &settings.table)?;
+        expect_like("like", &like, &settings.table)?;
         context.set(0, &like)
     }
 }
 
 const KEYS: Arg = Arg {
-    name: "keys",
-    dtype: "N * int64",
+    spec: "keys: N * int64",
     shape: "N times (u)",
     doc: "For each member its distinct keys: those of the first part, then those of the second, \
           and so on, in order of first occurrence.",
 };
 const PLACES: Arg = Arg {
-    name: "places",
-    dtype: "N * int32",
+    spec: "places: N * int32",
     shape: "N times (s...)",
     doc: "For each member and id its place in keys; -1 for padding.",
 };
 const COUNTS: Arg = Arg {
-    name: "counts",
-    dtype: "N * int64",
+    spec: "counts: N * int64",
     shape: "N times (p)",
     doc: "For each member how many keys each part has.",
 };
@@ -116,33 +102,25 @@ impl OpKernel for DistinctSplit {
         doc: "Makes the ids of lookups distinct and sorts the keys by the part of the table that \
               holds them. It needs no table. A key is in bucket fmix64(key) mod 4096 (the \
               finalizer of MurmurHash3), and bucket b in part b * parts / 4096.",
-        inputs: &[Arg {
-            name: "ids",
-            dtype: "N * T",
-            shape: "N times (s...)",
-            doc: "For each member keys, any rank.",
-        }],
+        inputs: &[MANY_IDS],
         outputs: &[
             KEYS,
             PLACES,
             COUNTS,
             Arg {
-                name: "requests",
-                dtype: "int64",
+                spec: "requests: int64",
                 shape: "(r)",
                 doc:
                     "For each part what MxRecPull takes: how many keys of each member it has, and \
                       then these keys, one member behind the other.",
             },
             Arg {
-                name: "sizes",
-                dtype: "int64",
+                spec: "sizes: int64",
                 shape: "(parts / together)",
                 doc: "How long each request is.",
             },
             Arg {
-                name: "times",
-                dtype: "int32",
+                spec: "times: int32",
                 shape: "(k)",
                 doc: "How often each key of the requests occurs, in their order; none without \
                       `counted`.",
@@ -165,8 +143,7 @@ impl OpKernel for DistinctSplit {
         ],
         errors: "`INVALID_ARGUMENT` for more distinct keys of a member than `limit`, and for \
                  `parts` that are no multiple of `together`.",
-        stateful: false,
-        differentiable: false,
+        ..OpDef::STATELESS
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -321,8 +298,7 @@ impl OpKernel for Stitch {
               respect to a variable is an IndexedSlices of MxRecReduce and the keys.",
         inputs: &[
             Arg {
-                name: "variables",
-                dtype: "N * float",
+                spec: "variables: N * float",
                 shape: "N times (0, dim)",
                 doc: "The variable of each member's table; it carries dim and is what gradients \
                       are taken of.",
@@ -331,22 +307,19 @@ impl OpKernel for Stitch {
             COUNTS,
             PLACES,
             Arg {
-                name: "row_dtypes",
-                dtype: "P * int32",
+                spec: "row_dtypes: P * int32",
                 shape: "P times (n)",
                 doc: "As what each member's rows were sent: 0 for float32, 1 for bfloat16, 2 for \
                       float16.",
             },
             Arg {
-                name: "rows",
-                dtype: "float",
+                spec: "rows: float",
                 shape: "(f)",
                 doc: "What MxRecPull gave for each part, one part behind the other.",
             },
         ],
         outputs: &[Arg {
-            name: "embeddings",
-            dtype: "N * float",
+            spec: "embeddings: N * float",
             shape: "N times (s..., dim)",
             doc: "For each member a row for each id; zeros for -1.",
         }],
@@ -360,17 +333,13 @@ impl OpKernel for Stitch {
         errors:
             "`INVALID_ARGUMENT` for keys or rows that are not as many as the counts say, for a \
                  place that is none and for a number that is no type.",
-        stateful: false,
         differentiable: true,
+        ..OpDef::STATELESS
     };
 
     fn create(construction: &Construction) -> Result<Self> {
         let members = members(construction)?;
-        let packed = match construction.int("P")? {
-            0 => false,
-            1 => true,
-            other => return Err(Error::invalid("P must be 0 or 1").with("P", other)),
-        };
+        let packed = flag(construction, "P")?;
         Ok(Self { members, packed })
     }
 
@@ -425,30 +394,22 @@ impl OpKernel for PackGradients {
         doc: "The gradients of the keys of some parts, as MxRecPush takes them.",
         inputs: &[
             Arg {
-                name: "grads",
-                dtype: "N * float",
+                spec: "grads: N * float",
                 shape: "N times (u, dim)",
                 doc: "For each member the gradients of its distinct keys, in the order of \
                       MxRecDistinctSplit.",
             },
-            Arg {
-                name: "counts",
-                dtype: "N * int64",
-                shape: "N times (p)",
-                doc: "For each member how many keys each part has.",
-            },
+            COUNTS,
         ],
         outputs: &[Arg {
-            name: "packed",
-            dtype: "float",
+            spec: "packed: float",
             shape: "(f)",
             doc: "Those of the first part, one member behind the other, then those of the second, \
                   and so on.",
         }],
         attrs: &[MEMBERS, PART, COUNT],
         errors: "`INVALID_ARGUMENT` for gradients that are not as many as the counts say.",
-        stateful: false,
-        differentiable: false,
+        ..OpDef::STATELESS
     };
 
     fn create(construction: &Construction) -> Result<Self> {

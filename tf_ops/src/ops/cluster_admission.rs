@@ -1,7 +1,7 @@
 //! Admission to the parts of tables that a parameter server holds: `MxRecPartObserve`.
 //! `MxRecPull` with `create` 2 gives rows to keys that were counted often enough.
 
-use super::admission::{thresholds, time, weight};
+use super::admission::{thresholds, time, weight, TIMESTAMP, WEIGHT};
 use super::cluster::{COUNT, PART, PARTS};
 use super::cluster_rows::{keys_of, Members, Parts, CONFIGS, REQUEST, SHARED_ERRORS};
 use super::support::on;
@@ -28,27 +28,18 @@ impl OpKernel for PartObserve {
             CONFIGS,
             REQUEST,
             Arg {
-                name: "times",
-                dtype: "int32",
+                spec: "times: int32",
                 shape: "(k)",
                 doc: "How often each key of the request occurs, of MxRecDistinctSplit.",
             },
+            WEIGHT,
             Arg {
-                name: "weight",
-                dtype: "int32",
-                shape: "()",
-                doc: "Factor of the occurrences, 0 or more.",
-            },
-            Arg {
-                name: "timestamp",
-                dtype: "int64",
-                shape: "() or (0) or (1)",
                 doc: "As of MxRecObserve.",
+                ..TIMESTAMP
             },
         ],
         outputs: &[Arg {
-            name: "observed",
-            dtype: "int64",
+            spec: "observed: int64",
             shape: "()",
             doc: "How many keys were counted.",
         }],
@@ -66,8 +57,7 @@ impl OpKernel for PartObserve {
             COUNT,
         ],
         errors: SHARED_ERRORS,
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -83,7 +73,7 @@ impl OpKernel for PartObserve {
         let (times, weight) = (context.input(2)?, weight(&context.input(3)?)?);
         let time = time(&context.input(4)?)?;
         let members = self.members.of(configs.values::<u8>()?, &self.parts)?;
-        let keys = keys_of(request.values::<i64>()?, &self.parts, members.len())?;
+        let keys = keys_of(request.values::<i64>()?, &self.parts, members.len(), 1)?;
         let found = members
             .iter()
             .map(|member| member.find())

@@ -1,31 +1,24 @@
 //! The life of the parts of tables that a parameter server holds: `MxRecPartInit`, `MxRecPart`,
 //! `MxRecPartStage`, `MxRecPartDiscard`, `MxRecPartPublish`.
 
-use super::cluster::{PART, PARTS};
+use super::cluster::{CONFIG, PART, PARTS};
 use super::cluster_rows::partition;
 use super::file::{paths, PATHS};
 use super::support::{on, HANDLE};
 use crate::config::Settings;
 use crate::op_def::{Arg, OpDef};
-use crate::tables::{self, Member, MemberReference, Part, SHARED};
+use crate::tables::{self, Member, MemberReference, Part, MEMBERS, SHARED};
 use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{checkpoint, Kind, Partition, Result};
 use parking_lot::Mutex;
 
-const CONFIG: Arg = Arg {
-    name: "config",
-    dtype: "uint8",
-    shape: "(n)",
-    doc: "The configuration of the whole table, as MxRecTable takes it.",
-};
 const PART_HANDLE: Arg = Arg {
     doc: "Of MxRecPart.",
     ..HANDLE
 };
 const ROWS: Arg = Arg {
-    name: "rows",
-    dtype: "int64",
+    spec: "rows: int64",
     shape: "()",
     doc: "Rows of the part.",
 };
@@ -64,10 +57,8 @@ part_op!(
               the chief does at the start of a job.",
         inputs: &[PART_HANDLE],
         outputs: &[ROWS],
-        attrs: &[],
         errors: "`INVALID_ARGUMENT` for a configuration of which no table can be made.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     },
     |context, member| {
         let (name, settings) = (member.name.clone(), member.settings.clone());
@@ -91,8 +82,7 @@ impl OpKernel for PartNode {
         inputs: &[CONFIG],
         outputs: &[
             Arg {
-                name: "handle",
-                dtype: "int64",
+                spec: "handle: int64",
                 shape: "()",
                 doc: "What the other ops on parts take, and MxRecTableStats, MxRecSave, \
                       MxRecSetThreshold and MxRecEvict. These four fail with `ABORTED` as \
@@ -100,15 +90,13 @@ impl OpKernel for PartNode {
                       `INVALID_ARGUMENT` if it holds it by another configuration.",
             },
             Arg {
-                name: "ready",
-                dtype: "int32",
+                spec: "ready: int32",
                 shape: "()",
                 doc: "1 if the process holds the part, initialized or restored, by this \
                       configuration; otherwise 0.",
             },
             Arg {
-                name: "difference",
-                dtype: "uint8",
+                spec: "difference: uint8",
                 shape: "(d)",
                 doc: "A text in UTF-8, if the process holds the part by another configuration: \
                       the setting, and both values. Otherwise nothing.",
@@ -116,8 +104,7 @@ impl OpKernel for PartNode {
         ],
         attrs: &[PART, PARTS],
         errors: "`INVALID_ARGUMENT` for a configuration that is not valid.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -135,7 +122,7 @@ impl OpKernel for PartNode {
             Some((config, reference)) if config == json => reference.number(),
             _ => {
                 let member = Member::new(Settings::parse(json)?, self.part);
-                let reference = tables::refer(member);
+                let reference = MEMBERS.own(member);
                 made.insert((json.to_vec(), reference)).1.number()
             }
         };
@@ -162,10 +149,8 @@ part_op!(
               was read waits for MxRecPartPublish; until then nothing changes.",
         inputs: &[PART_HANDLE, PATHS],
         outputs: &[ROWS],
-        attrs: &[],
         errors: "those of MxRecLoad.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     },
     |context, member| {
         let (name, settings) = (member.name.clone(), member.settings.clone());
@@ -187,10 +172,7 @@ part_op!(
               it is.",
         inputs: &[PART_HANDLE],
         outputs: &[ROWS],
-        attrs: &[],
-        errors: "none of its own.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     },
     |context, member| {
         SHARED.discard(&member.name);
@@ -206,10 +188,8 @@ part_op!(
         doc: "Opens what MxRecPartStage has read, in the place of whatever the process holds.",
         inputs: &[PART_HANDLE],
         outputs: &[ROWS],
-        attrs: &[],
         errors: "`ABORTED` if nothing waits: the process was started again meanwhile.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     },
     |context, member| {
         let published = SHARED.publish(&member.name)?;

@@ -4,7 +4,7 @@
 use super::cluster::{put, COUNT, PART, PARTS};
 use super::lists::{members, natural, Tensors};
 use super::support::on;
-use super::update::{optimizer, OPTIMIZER, UPDATED};
+use super::update::{OPTIMIZER, UPDATED};
 use crate::config::Settings;
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::shared::Name;
@@ -72,17 +72,9 @@ impl Members {
     }
 }
 
-/// The keys of each member of a request, in the order of [`Members::of`]: so many of all parts.
+/// The keys of each member of requests, which stand one behind the other, in the order of
+/// [`Members::of`]: so many of all parts.
 pub(super) fn keys_of<'a>(
-    request: &'a [i64],
-    parts: &Parts,
-    members: usize,
-) -> Result<Vec<&'a [i64]>> {
-    keys_of_each(request, parts, members, 1)
-}
-
-/// The same of several requests, one behind the other.
-fn keys_of_each<'a>(
     request: &'a [i64],
     parts: &Parts,
     members: usize,
@@ -113,20 +105,17 @@ fn keys_of_each<'a>(
 }
 
 pub(super) const CONFIGS: Arg = Arg {
-    name: "configs",
-    dtype: "uint8",
+    spec: "configs: uint8",
     shape: "(b)",
     doc: "The configurations of the members' tables: a JSON list of what MxRecTable takes.",
 };
 pub(super) const REQUEST: Arg = Arg {
-    name: "request",
-    dtype: "int64",
+    spec: "request: int64",
     shape: "(r)",
     doc: "That of the parts, of MxRecDistinctSplit.",
 };
 const BIRTHS: Arg = Arg {
-    name: "births",
-    dtype: "int32",
+    spec: "births: int32",
     shape: "(r)",
     doc:
         "As long as `request`: in the place of each count the number of the content that the part \
@@ -164,8 +153,7 @@ impl OpKernel for Pull {
         inputs: &[CONFIGS, REQUEST],
         outputs: &[
             Arg {
-                name: "rows",
-                dtype: "float",
+                spec: "rows: float",
                 shape: "(f)",
                 doc: "Of the first part the rows of the first member, then those of the second, \
                       and so on; then those of the second part. Behind them those of the next \
@@ -200,8 +188,7 @@ impl OpKernel for Pull {
                  configuration than the one it was made with; `RESOURCE_EXHAUSTED` if new rows \
                  would exceed the part's capacity. No key of any table then gets a row; with \
                  `create` 2 those of members before may have got some.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -225,7 +212,7 @@ impl OpKernel for Pull {
         let (configs, request) = (context.input(0)?, context.input(1)?);
         let members = self.members.of(configs.values::<u8>()?, &self.parts)?;
         let keys = request.values::<i64>()?;
-        let keys = keys_of_each(keys, &self.parts, members.len(), self.requests)?;
+        let keys = keys_of(keys, &self.parts, members.len(), self.requests)?;
         let parts = members
             .iter()
             .map(Member::find)
@@ -393,8 +380,7 @@ impl OpKernel for Push {
             PUSH_BIRTHS,
             GRADS,
             Arg {
-                name: "hyper",
-                dtype: "float",
+                spec: "hyper: float",
                 shape: "(h)",
                 doc: "The optimizer's numbers.",
             },
@@ -402,14 +388,13 @@ impl OpKernel for Push {
         outputs: &[UPDATED],
         attrs: &[GROUPS, PART, PARTS, COUNT, CREATE, OPTIMIZER],
         errors: PUSH_ERRORS,
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
         let groups = members(construction)?;
         Ok(Self {
-            optimizer: optimizer(construction)?,
+            optimizer: Optimizer::of(construction.int("optimizer")?)?,
             parts: Parts::of(construction)?,
             creates: construction.int("create")? != 0,
             groups: (0..groups).map(|_| Members::default()).collect(),
@@ -430,7 +415,7 @@ impl OpKernel for Push {
         for (((configs, request), births), known) in inputs.zip(&self.groups) {
             let members = known.of(configs.values::<u8>()?, &self.parts)?;
             let (request, births) = (request.values::<i64>()?, births.values::<i32>()?);
-            let keys = keys_of(request, &self.parts, members.len())?;
+            let keys = keys_of(request, &self.parts, members.len(), 1)?;
             let births = Born::of_each(births, &keys, members.len() / self.parts.0.len().max(1))?;
             asked.push((members, keys, births));
         }
@@ -542,14 +527,11 @@ impl<'a> Born<'a> {
     fn check(&self, name: &Name, part: &Part) -> Result<()> {
         match self.content.filter(|&content| content != part.content) {
             None => Ok(()),
-            Some(_) => Err(Error::new(
+            Some(_) => Err(name.of(Error::new(
                 Kind::Aborted,
                 "the table was replaced (restored or cleared) after this step looked its keys up; \
                  nothing was changed, and the step can be run again",
-            )
-            .with("table", &name.table)
-            .with("part", name.part.part())
-            .with("parts", name.part.parts())),
+            ))),
         }
     }
 }
@@ -576,27 +558,23 @@ fn unequal(floats: usize) -> Error {
 }
 
 const PUSH_CONFIGS: Arg = Arg {
-    name: "configs",
-    dtype: "N * uint8",
+    spec: "configs: N * uint8",
     shape: "N times (b)",
     doc: "For each request the configurations of its tables, as MxRecPull takes them.",
 };
 const REQUESTS: Arg = Arg {
-    name: "requests",
-    dtype: "N * int64",
+    spec: "requests: N * int64",
     shape: "N times (r)",
     doc: "Those of the parts, of MxRecDistinctSplit.",
 };
 const PUSH_BIRTHS: Arg = Arg {
-    name: "births",
-    dtype: "N * int32",
+    spec: "births: N * int32",
     shape: "N times (r) or (0)",
     doc: "For each request what MxRecPull gave beside its rows; without numbers where gradients \
           are not those of a pull: these reach the rows that their keys have now.",
 };
 const GRADS: Arg = Arg {
-    name: "grads",
-    dtype: "float",
+    spec: "grads: float",
     shape: "(f)",
     doc:
         "The gradients of the keys of the first part, in the order of the requests, then those of \

@@ -9,15 +9,13 @@ use mx_rec_kernels::{checkpoint, Error, Field, FieldUpdate, Result, SlotSpec};
 use std::collections::HashSet;
 
 pub(super) const FIELDS: Arg = Arg {
-    name: "fields",
-    dtype: "N * uint8",
+    spec: "fields: N * uint8",
     shape: "N times (b)",
     doc: "Names of the fields in UTF-8: a slot, LazyAdam_momentum for one; the empty name is the \
           embedding.",
 };
 const INITIAL: Arg = Arg {
-    name: "initial",
-    dtype: "float",
+    spec: "initial: float",
     shape: "(n)",
     doc: "For each field what it starts at in rows that lack it; the embedding's is ignored.",
 };
@@ -89,14 +87,12 @@ impl OpKernel for ReadRows {
         inputs: &[
             HANDLE,
             Arg {
-                name: "offsets",
-                dtype: "int64",
+                spec: "offsets: int64",
                 shape: "(m)",
                 doc: "Rows to update; they may repeat, -1 is left out.",
             },
             Arg {
-                name: "grad",
-                dtype: "float",
+                spec: "grad: float",
                 shape: "(m, dim)",
                 doc: "Gradients of the rows.",
             },
@@ -105,34 +101,29 @@ impl OpKernel for ReadRows {
         ],
         outputs: &[
             Arg {
-                name: "rows",
-                dtype: "int64",
+                spec: "rows: int64",
                 shape: "(u)",
                 doc: "The distinct rows, in order of first occurrence.",
             },
             Arg {
-                name: "indices",
-                dtype: "int64",
+                spec: "indices: int64",
                 shape: "(k)",
                 doc: "For each gradient that was not left out its place in rows.",
             },
             Arg {
-                name: "gradients",
-                dtype: "float",
+                spec: "gradients: float",
                 shape: "(k, dim)",
                 doc: "The gradients that were not left out.",
             },
             Arg {
-                name: "values",
-                dtype: "N * float",
+                spec: "values: N * float",
                 shape: "N times (u, dim)",
                 doc: "Each field of the distinct rows.",
             },
         ],
         attrs: &[COUNT],
         errors: ERRORS,
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -203,29 +194,25 @@ impl OpKernel for WriteRows {
         inputs: &[
             HANDLE,
             Arg {
-                name: "rows",
-                dtype: "int64",
+                spec: "rows: int64",
                 shape: "(u)",
                 doc: "Distinct rows, from MxRecReadRows.",
             },
             FIELDS,
             INITIAL,
             Arg {
-                name: "old",
-                dtype: "N * float",
+                spec: "old: N * float",
                 shape: "N times (u, dim)",
                 doc: "The fields as they were read.",
             },
             Arg {
-                name: "new",
-                dtype: "N * float",
+                spec: "new: N * float",
                 shape: "N times (u, dim)",
                 doc: "The fields as they should be.",
             },
         ],
         outputs: &[Arg {
-            name: "updated",
-            dtype: "int64",
+            spec: "updated: int64",
             shape: "()",
             doc: "Rows that were written; rows of padding_keys are not.",
         }],
@@ -238,8 +225,7 @@ impl OpKernel for WriteRows {
             },
         ],
         errors: ERRORS,
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {

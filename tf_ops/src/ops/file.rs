@@ -1,6 +1,6 @@
 //! Ops that write a table to files and read it back: `MxRecSave`, `MxRecLoad`.
 
-use super::lists::{members, Tensors};
+use super::lists::{flag, Tensors};
 use super::support::{on, table, TableOp, HANDLE};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tables;
@@ -12,8 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 const PATH: Arg = Arg {
-    name: "path",
-    dtype: "uint8",
+    spec: "path: uint8",
     shape: "(b)",
     doc: "The table's directory in a checkpoint, as the bytes of a path.",
 };
@@ -43,15 +42,13 @@ pub(super) fn paths(input: &Input) -> Result<Vec<&Path>> {
 
 /// An epoch as it is given out: int64, because TensorFlow computes with it.
 const EPOCH: Arg = Arg {
-    name: "epoch",
-    dtype: "int64",
+    spec: "epoch: int64",
     shape: "()",
     doc: "What a later MxRecSave takes as `since`; 0 if the table does not track changes.",
 };
 
 pub(super) const PATHS: Arg = Arg {
-    name: "path",
-    dtype: "uint8",
+    spec: "path: uint8",
     shape: "(b)",
     doc: "The table's directory in a checkpoint, as the bytes of a path; or several with a zero \
           byte between two: a whole save and the deltas that follow it, in order.",
@@ -73,15 +70,13 @@ impl TableOp for Save {
             HANDLE,
             PATH,
             Arg {
-                name: "since",
-                dtype: "int64",
+                spec: "since: int64",
                 shape: "()",
                 doc: "-1: everything is written. Otherwise a delta: the epoch that MxRecSave or \
                       MxRecLoad gave.",
             },
             Arg {
-                name: "least",
-                dtype: "int64",
+                spec: "least: int64",
                 shape: "()",
                 doc: "Of a delta: rows that fewer gradients reached since they were last written \
                       are left out, and stay candidates.",
@@ -89,28 +84,24 @@ impl TableOp for Save {
         ],
         outputs: &[
             Arg {
-                name: "rows",
-                dtype: "int64",
+                spec: "rows: int64",
                 shape: "()",
                 doc: "Rows that were written.",
             },
             EPOCH,
             Arg {
-                name: "removed",
-                dtype: "int64",
+                spec: "removed: int64",
                 shape: "()",
                 doc: "Keys that a load of the delta takes out.",
             },
         ],
-        attrs: &[],
         errors:
             "`UNKNOWN` with the system's words and the file; what stood under that path before is \
              then still there. Of a delta `INVALID_ARGUMENT` if changes are not tracked, or the \
              table was cleared or loaded after `since`. Of a part `NOT_FOUND` without the \
              directory that the path lies in, which the chief makes: the parameter server and \
              the chief need a common file system.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
     const TAKES_PARTS: bool = true;
 
@@ -160,8 +151,7 @@ impl OpKernel for Load {
             HANDLE,
             PATHS,
             Arg {
-                name: "slots",
-                dtype: "N * uint8",
+                spec: "slots: N * uint8",
                 shape: "N times (c)",
                 doc: "Names of the slots to read, with a zero byte between two; empty for none. \
                       Other slots start afresh. Names that the directory has not are passed over. \
@@ -170,8 +160,7 @@ impl OpKernel for Load {
         ],
         outputs: &[
             Arg {
-                name: "rows",
-                dtype: "int64",
+                spec: "rows: int64",
                 shape: "()",
                 doc: "Rows of the table.",
             },
@@ -185,16 +174,12 @@ impl OpKernel for Load {
                  `INVALID_ARGUMENT` for another dim, `RESOURCE_EXHAUSTED` for more rows than the \
                  table's capacity, unless a table of no larger one has saved them, `UNKNOWN` with \
                  the system's words.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
-        match members(construction)? {
-            0 => Ok(Self { is_chosen: false }),
-            1 => Ok(Self { is_chosen: true }),
-            other => Err(Error::invalid("N must be 0 or 1").with("N", other)),
-        }
+        let is_chosen = flag(construction, "N")?;
+        Ok(Self { is_chosen })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Reading rows by their keys, in one table or in many: `MxRecFind`.
 
-use super::lists::{length_of_each, members, on_only, Tensors};
+use super::lists::{flag, length_of_each, members, on_only, Tensors};
 use super::read::{
     expect_variables, of_each, BAGS, MANY_DIVISORS, MANY_ENDS, MANY_NORMS, MANY_WEIGHTS, NORMS,
     VARIABLES,
@@ -35,8 +35,7 @@ impl OpKernel for Find {
             VARIABLES,
             MANY_IDS,
             Arg {
-                name: "absent",
-                dtype: "A * float",
+                spec: "absent: A * float",
                 shape: "A times (k, dim)",
                 doc: "For each member what keys without a row get: k = 0 zeros, k = 1 this row, \
                       k = number of ids a row each. Padding always gets zeros.",
@@ -47,8 +46,7 @@ impl OpKernel for Find {
             MANY_NORMS,
         ],
         outputs: &[Arg {
-            name: "rows",
-            dtype: "N * float",
+            spec: "rows: N * float",
             shape: "N times (e..., dim) if B or (s..., dim)",
             doc: "For each member its rows; zeros for padding.",
         }],
@@ -71,8 +69,7 @@ impl OpKernel for Find {
         errors: "`INVALID_ARGUMENT` for another k, for ends that do not ascend from 0 to the \
                  number of ids, for weights that are not one for each id, for divisors that are \
                  not one for each bag, and for a norm that is not above 0 and finite.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -80,16 +77,12 @@ impl OpKernel for Find {
         let absents = length_of_each(construction, "A", members)?;
         let bags = length_of_each(construction, "B", members)?;
         let norms = length_of_each(construction, "L", bags)?;
-        let initial = match construction.int("initial")? {
-            0 => false,
-            1 if absents == 0 && bags == 0 => true,
-            1 => {
-                return Err(Error::invalid("initial 1 needs A and B 0")
-                    .with("A", absents)
-                    .with("B", bags))
-            }
-            other => return Err(Error::invalid("initial must be 0 or 1").with("initial", other)),
-        };
+        let initial = flag(construction, "initial")?;
+        if initial && (absents > 0 || bags > 0) {
+            return Err(Error::invalid("initial 1 needs A and B 0")
+                .with("A", absents)
+                .with("B", bags));
+        }
         Ok(Self {
             members,
             absents,

@@ -1,9 +1,9 @@
 //! `MxRecTable`: the op that owns a table.
 
-use super::support::expect_like;
+use super::support::{expect_like, LIKE, VARIABLE};
 use crate::config::Settings;
 use crate::op_def::{Arg, OpDef};
-use crate::tables::{self, Reference};
+use crate::tables::{self, Reference, TABLES};
 use crate::tf::{Construction, Context, OpKernel};
 use mx_rec_kernels::{Error, Result};
 use parking_lot::Mutex;
@@ -49,37 +49,23 @@ impl OpKernel for MakeTable {
               names the part by another finds it.",
         inputs: &[
             Arg {
-                name: "config",
-                dtype: "uint8",
+                spec: "config: uint8",
                 shape: "(n)",
                 doc: "The configuration, JSON in UTF-8.",
             },
-            Arg {
-                name: "like",
-                dtype: "float",
-                shape: "(0, dim)",
-                doc: "No row; its shape states dim.",
-            },
+            LIKE,
         ],
         outputs: &[
+            VARIABLE,
             Arg {
-                name: "variable",
-                dtype: "float",
-                shape: "(0, dim)",
-                doc: "What lookups take and gradients are taken of.",
-            },
-            Arg {
-                name: "handle",
-                dtype: "int64",
+                spec: "handle: int64",
                 shape: "()",
                 doc: "The table's number, never that of another table of the process.",
             },
         ],
-        attrs: &[],
         errors: "`INVALID_ARGUMENT` for a configuration that is not valid, that differs from the \
                  one the table was made with, or whose dim is not that of `like`.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(_: &Construction) -> Result<Self> {
@@ -102,8 +88,8 @@ impl OpKernel for MakeTable {
             }
             None => {
                 let settings = Settings::parse(json)?;
-                expect_like(&like, &settings.table)?;
-                let table = tables::own(settings)?;
+                expect_like("like", &like, &settings.table)?;
+                let table = TABLES.own(settings.make(None)?);
                 let number = table.number();
                 *made = Some(Made {
                     config: json.to_vec(),

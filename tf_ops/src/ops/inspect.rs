@@ -17,15 +17,11 @@ impl TableOp for Clear {
         doc: "Removes every row and gives the memory back to the system.",
         inputs: &[HANDLE],
         outputs: &[Arg {
-            name: "removed",
-            dtype: "int64",
+            spec: "removed: int64",
             shape: "()",
             doc: "Rows that were in use.",
         }],
-        attrs: &[],
-        errors: "none of its own.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn run(context: &Context, table: &Table) -> Result<()> {
@@ -45,14 +41,12 @@ impl OpKernel for Export {
         inputs: &[HANDLE, FIELDS],
         outputs: &[
             Arg {
-                name: "keys",
-                dtype: "int64",
+                spec: "keys: int64",
                 shape: "(n)",
                 doc: "All keys, in the order of their rows.",
             },
             Arg {
-                name: "values",
-                dtype: "N * float",
+                spec: "values: N * float",
                 shape: "N times (n, dim)",
                 doc: "Each field of the rows; (n, 1) for a slot of one float a row.",
             },
@@ -64,8 +58,7 @@ impl OpKernel for Export {
         errors:
             "`RESOURCE_EXHAUSTED` if there is no memory for the copy; `NOT_FOUND` if the table \
                  has no such slot: no optimizer that keeps it has updated the table yet.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {

@@ -24,34 +24,29 @@ impl OpKernel for Assign {
             HANDLE,
             IDS,
             Arg {
-                name: "rows",
-                dtype: "float",
+                spec: "rows: float",
                 shape: "(s..., dim)",
                 doc: "The embeddings.",
             },
             Arg {
-                name: "slots",
-                dtype: "N * uint8",
+                spec: "slots: N * uint8",
                 shape: "N times (b)",
                 doc: "Names of slots in UTF-8, LazyAdam_momentum for one.",
             },
             Arg {
-                name: "initial",
-                dtype: "float",
+                spec: "initial: float",
                 shape: "(n)",
                 doc: "For each slot what it starts at in rows that lack it.",
             },
             Arg {
-                name: "values",
-                dtype: "N * float",
+                spec: "values: N * float",
                 shape: "N times (s..., dim)",
                 doc: "For each slot its values; of shape (0, dim): it starts afresh, and is not \
                       added.",
             },
         ],
         outputs: &[Arg {
-            name: "size",
-            dtype: "int64",
+            spec: "size: int64",
             shape: "()",
             doc: "Rows of the table afterwards.",
         }],
@@ -71,8 +66,7 @@ impl OpKernel for Assign {
         errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity; \
                  `INVALID_ARGUMENT` for a name or an initial value that no slot can have, and if \
                  saved, and the table has 2 bytes a value and no conversion.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -117,15 +111,12 @@ impl TableOp for Remove {
               from its initial values.",
         inputs: &[HANDLE, IDS],
         outputs: &[Arg {
-            name: "removed",
-            dtype: "int64",
+            spec: "removed: int64",
             shape: "()",
             doc: "How many keys had a row.",
         }],
         attrs: &[KEY_TYPE],
-        errors: "none of its own.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn run(context: &Context, table: &Table) -> Result<()> {

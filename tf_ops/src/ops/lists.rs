@@ -25,6 +25,15 @@ pub(super) fn natural(construction: &Construction, name: &'static str) -> Result
         .map_err(|_| Error::invalid("an attribute must not be negative").with(name, value))
 }
 
+/// An int attribute that is 0 or 1: whether it is 1.
+pub(super) fn flag(construction: &Construction, name: &'static str) -> Result<bool> {
+    match construction.int(name)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(Error::invalid(format!("{name} must be 0 or 1")).with(name, other)),
+    }
+}
+
 /// How many tensors the lists have whose number attribute is `name`: none, or one for each of
 /// `members`.
 pub(super) fn length_of_each(

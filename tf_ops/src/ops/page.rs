@@ -1,5 +1,6 @@
 //! The definitions of all ops for people (docs/ops.md), and as JSON for Python.
 
+use crate::op_def::split;
 use mx_rec_kernels::{Error, Kind, Number, Result, OPTIMIZERS};
 use serde::Serialize;
 use std::fmt::Write;
@@ -51,13 +52,16 @@ pub fn render() -> String {
                 let _ = writeln!(
                     page,
                     "| {kind} | {} | {} | {} | {} |",
-                    arg.name, arg.dtype, arg.shape, arg.doc
+                    arg.name(),
+                    arg.dtype(),
+                    arg.shape,
+                    arg.doc
                 );
             }
         }
         for attr in op.attrs {
-            let (name, kind) = attr.spec.split_once(':').unwrap_or((attr.spec, ""));
-            let _ = writeln!(page, "| attr | {name} | {} | | {} |", kind.trim(), attr.doc);
+            let (name, kind) = split(attr.spec);
+            let _ = writeln!(page, "| attr | {name} | {kind} | | {} |", attr.doc);
         }
     }
     page.push_str(OPTIMIZERS_HEAD);

@@ -3,22 +3,16 @@
 //! that describe bags.
 
 use super::bag_inputs::BagInputs;
-use super::lists::{length, Tensors};
-use super::support::{expect_rank, IDS};
+use super::lists::{flag, Tensors};
+use super::rows::{OFFSETS, ROWS, ROWS_GRAD};
+use super::support::{expect_one_each, expect_rank, IDS};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{self as kernels, Error, Result};
+use mx_rec_kernels::{self as kernels, Result};
 
-const OFFSETS: Arg = Arg {
-    name: "offsets",
-    dtype: "int64",
-    shape: "(u)",
-    doc: "Row numbers of the distinct keys.",
-};
 const INVERSE: Arg = Arg {
-    name: "inverse",
-    dtype: "int32",
+    spec: "inverse: int32",
     shape: "(i...)",
     doc: "For each id its place in offsets; -1: none.",
 };
@@ -27,35 +21,30 @@ pub(super) const BAG_IDS: Arg = Arg {
     ..IDS
 };
 pub(super) const ENDS: Arg = Arg {
-    name: "ends",
-    dtype: "int64",
+    spec: "ends: int64",
     shape: "(s...)",
     doc: "Where each bag ends among the ids, which count in the order in which they lie; they \
           ascend, and the last is the number of ids.",
 };
 pub(super) const WEIGHTS: Arg = Arg {
-    name: "weights",
-    dtype: "float",
+    spec: "weights: float",
     shape: "(w...)",
     doc: "For each id what its row is multiplied with; none: nothing.",
 };
 pub(super) const DIVISORS: Arg = Arg {
-    name: "divisors",
-    dtype: "float",
+    spec: "divisors: float",
     shape: "(d...)",
     doc: "For each bag what its sum is divided by, 0 gives zeros; none: nothing.",
 };
 pub(super) const NORMS: Arg = Arg {
-    name: "norms",
-    dtype: "L * float",
+    spec: "norms: L * float",
     shape: "L times () or (0)",
     doc:
         "The greatest l2 norm of a row: rows with a greater one are scaled down to it before they \
           are added, as tf.clip_by_norm does it; none: no row is.",
 };
 pub(super) const KEPT: Arg = Arg {
-    name: "kept",
-    dtype: "L * float",
+    spec: "kept: L * float",
     shape: "L times (k, dim)",
     doc: "The distinct rows as they were read, of which the gradients of rows that were scaled \
           down are computed; without a norm there are none.",
@@ -64,21 +53,13 @@ const WITH_NORM: Attr = Attr {
     spec: "L: int >= 0 = 0",
     doc: "1: rows have a greatest norm. 0: they have none.",
 };
-const ROWS: Arg = Arg {
-    name: "rows",
-    dtype: "float",
-    shape: "(u, dim)",
-    doc: "Rows of distinct keys.",
-};
 const POOLED: Arg = Arg {
-    name: "pooled",
-    dtype: "float",
+    spec: "pooled: float",
     shape: "(s..., dim)",
     doc: "A vector for each bag.",
 };
 const POOLED_GRAD: Arg = Arg {
-    name: "grad",
-    dtype: "float",
+    spec: "grad: float",
     shape: "(s..., dim)",
     doc: "Gradient of the bags' vectors.",
 };
@@ -89,10 +70,7 @@ const BAG_ERRORS: &str = "`INVALID_ARGUMENT` for ends that do not ascend from 0 
 
 /// How many norms a node has: one, or none.
 fn norms(construction: &Construction) -> Result<usize> {
-    match length(construction, "L")? {
-        norms @ (0 | 1) => Ok(norms),
-        other => Err(Error::invalid("L must be 0 or 1").with("L", other)),
-    }
+    Ok(usize::from(flag(construction, "L")?))
 }
 
 /// Rows of distinct keys to pooled rows.
@@ -109,8 +87,8 @@ impl OpKernel for RestorePooled {
         outputs: &[POOLED],
         attrs: &[WITH_NORM],
         errors: BAG_ERRORS,
-        stateful: false,
         differentiable: true,
+        ..OpDef::STATELESS
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -159,19 +137,13 @@ impl OpKernel for ReducePooled {
             DIVISORS,
             NORMS,
             KEPT,
-            Arg {
-                doc: "Only its length counts.",
-                ..OFFSETS
-            },
+            OFFSETS,
         ],
-        outputs: &[Arg {
-            doc: "Gradient of the rows.",
-            ..ROWS
-        }],
+        outputs: &[ROWS_GRAD],
         attrs: &[WITH_NORM],
         errors: BAG_ERRORS,
-        stateful: false,
         differentiable: true,
+        ..OpDef::STATELESS
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -189,7 +161,7 @@ impl OpKernel for ReducePooled {
             given.keep(rows);
         }
         let offsets = further.one()?;
-        let dim = given.expect_each(&grad)?;
+        let dim = expect_one_each(&grad, &given.ends)?;
         expect_rank(&offsets, 1)?;
         let mut rows = context.allocate::<f32>(&[offsets.dim(0), dim as i64])?;
         kernels::reduce_pooled(
@@ -223,8 +195,8 @@ impl OpKernel for PooledWeightGradient {
         }],
         attrs: &[WITH_NORM],
         errors: BAG_ERRORS,
-        stateful: false,
         differentiable: true,
+        ..OpDef::STATELESS
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -238,7 +210,7 @@ impl OpKernel for PooledWeightGradient {
         let given = BagInputs::read(context, 3, None, Some(4))?;
         let norm = Tensors::from(context, 5, 5).list(self.norms)?.pop();
         let given = given.with_norm(norm);
-        let dim = given.expect_each(&grad)?;
+        let dim = expect_one_each(&grad, &given.ends)?;
         expect_rank(&rows, 2)?;
         let mut weights = context.allocate::<f32>(&inverse.dims())?;
         kernels::weight_gradients(

@@ -3,7 +3,7 @@
 use super::bag_inputs::BagInputs;
 use super::lists::{length, length_of_each, members, on_only, Tensors};
 use super::pooled;
-use super::support::{expect_rank, expect_variable, on, table, HANDLES, MEMBERS};
+use super::support::{expect_like, expect_rank, on, table, HANDLES, MEMBERS};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel, Output};
 use crate::threads::pool;
@@ -11,29 +11,25 @@ use mx_rec_kernels::{Error, Result, RowsOf, Table};
 use std::sync::Arc;
 
 pub(super) const VARIABLES: Arg = Arg {
-    name: "variables",
-    dtype: "N * float",
+    spec: "variables: N * float",
     shape: "N times (0, dim)",
     doc: "The variable of each member's table; it carries dim to shape inference and is what \
           gradients are taken of.",
 };
 pub(super) const MANY_ENDS: Arg = Arg {
-    name: "ends",
-    dtype: "B * int64",
+    spec: "ends: B * int64",
     shape: "B times (e...)",
     doc:
         "For each member where its bags end among its ids, which count in the order in which they \
           lie; they ascend, and the last is the number of ids.",
 };
 pub(super) const MANY_WEIGHTS: Arg = Arg {
-    name: "weights",
-    dtype: "B * float",
+    spec: "weights: B * float",
     shape: "B times (w...)",
     doc: "For each member what the row of each of its ids is multiplied with; none: nothing.",
 };
 pub(super) const MANY_DIVISORS: Arg = Arg {
-    name: "divisors",
-    dtype: "B * float",
+    spec: "divisors: B * float",
     shape: "B times (d...)",
     doc: "For each member what the sum of each of its bags is divided by, 0 gives zeros; none: \
           nothing.",
@@ -79,14 +75,12 @@ impl OpKernel for Read {
             HANDLES,
             VARIABLES,
             Arg {
-                name: "offsets",
-                dtype: "N * int64",
+                spec: "offsets: N * int64",
                 shape: "N times (u)",
                 doc: "For each member row numbers, as MxRecIdOffset gives them.",
             },
             Arg {
-                name: "inverse",
-                dtype: "R * int32",
+                spec: "inverse: R * int32",
                 shape: "R times (s...)",
                 doc: "For each member and id its place in offsets; -1: none.",
             },
@@ -97,8 +91,7 @@ impl OpKernel for Read {
         ],
         outputs: &[
             Arg {
-                name: "rows",
-                dtype: "M * float",
+                spec: "rows: M * float",
                 shape: "M times (e..., dim) if B or (s..., dim) if R or (u, dim)",
                 doc: "For each member its rows; zeros for -1. Of one tensor for all: those of all \
                       members side by side, in their order.",
@@ -129,8 +122,8 @@ impl OpKernel for Read {
                  ascend from 0 to the number of ids, for weights that are not one for each id, \
                  for divisors that are not one for each bag, and for a norm that is not above 0 \
                  and finite.",
-        stateful: true,
         differentiable: true,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -206,7 +199,9 @@ impl OpKernel for Read {
 /// Refuses variables that are not those of their tables.
 pub(super) fn expect_variables(tables: &[Arc<Table>], variables: &[Input]) -> Result<()> {
     let mut all = tables.iter().zip(variables);
-    all.try_for_each(|(table, variable)| on(table, || expect_variable(variable, table)))
+    all.try_for_each(|(table, variable)| {
+        on(table, || expect_like("variable", variable, table.config()))
+    })
 }
 
 /// Tensors with a row of its member's table for each of its ids, or for each of its bags.
@@ -227,7 +222,7 @@ pub(super) fn of_each(
 /// A row for each id of the only table: the most frequent form, and the shortest, without a list.
 fn read_one(context: &Context, table: &Table) -> Result<()> {
     let (offsets, inverse) = (context.input(2)?, context.input(3)?);
-    expect_variable(&context.input(1)?, table)?;
+    expect_like("variable", &context.input(1)?, table.config())?;
     expect_rank(&offsets, 1)?;
     let mut rows = context.allocate::<f32>(&inverse.dims_and(table.dim()))?;
     table.embed(

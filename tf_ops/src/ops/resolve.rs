@@ -1,7 +1,7 @@
 //! Ops that give keys their rows: `MxRecIdOffset` in the step, `MxRecPrepare` before it, in the
 //! input pipeline.
 
-use super::lists::{length, length_of_each, members, on_only, Tensors};
+use super::lists::{flag, length, length_of_each, members, on_only, Tensors};
 use super::support::{ids, limit, on, HANDLES, KEY_TYPE, LIMIT, MEMBERS};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, Lent, OpKernel, Output, Settable};
@@ -10,20 +10,17 @@ use mx_rec_kernels::{Error, IdsOf, Lease, Result, Table};
 use std::sync::Arc;
 
 pub(super) const MANY_IDS: Arg = Arg {
-    name: "ids",
-    dtype: "N * T",
+    spec: "ids: N * T",
     shape: "N times (s...)",
     doc: "For each member keys, any rank.",
 };
 const OFFSETS: Arg = Arg {
-    name: "offsets",
-    dtype: "N * int64",
+    spec: "offsets: N * int64",
     shape: "N times (u)",
     doc: "For each member the row numbers of the distinct keys, in order of first occurrence.",
 };
 const INVERSE: Arg = Arg {
-    name: "inverse",
-    dtype: "N * int32",
+    spec: "inverse: N * int32",
     shape: "N times (s...)",
     doc: "For each member and id its place in offsets; -1 for padding and for keys without a row.",
 };
@@ -52,14 +49,12 @@ impl OpKernel for IdOffset {
             HANDLES,
             MANY_IDS,
             Arg {
-                name: "prepared_offsets",
-                dtype: "P * int64",
+                spec: "prepared_offsets: P * int64",
                 shape: "P times (v)",
                 doc: "For each member offsets from MxRecPrepare.",
             },
             Arg {
-                name: "prepared_inverse",
-                dtype: "P * int32",
+                spec: "prepared_inverse: P * int32",
                 shape: "P times (s...)",
                 doc: "For each member its inverse from MxRecPrepare.",
             },
@@ -81,21 +76,16 @@ impl OpKernel for IdOffset {
         errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, \
                  `INVALID_ARGUMENT` for more distinct keys than `limit`. No batch of any table \
                  then changes anything, but those that were prepared may be in their tables.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
         let members = members(construction)?;
         let prepared = length_of_each(construction, "P", members)?;
-        let create = match construction.int("create")? {
-            0 if prepared > 0 => {
-                return Err(Error::invalid("what is prepared needs create 1").with("P", prepared))
-            }
-            0 => false,
-            1 => true,
-            other => return Err(Error::invalid("create must be 0 or 1").with("create", other)),
-        };
+        let create = flag(construction, "create")?;
+        if prepared > 0 && !create {
+            return Err(Error::invalid("what is prepared needs create 1").with("P", prepared));
+        }
         Ok(Self {
             members,
             prepared,
@@ -231,8 +221,7 @@ impl OpKernel for Prepare {
         inputs: &[
             HANDLES,
             Arg {
-                name: "ids",
-                dtype: "M * T",
+                spec: "ids: M * T",
                 shape: "M times (s...)",
                 doc: "Keys, any rank.",
             },
@@ -240,8 +229,7 @@ impl OpKernel for Prepare {
         outputs: &[
             OFFSETS,
             Arg {
-                name: "inverse",
-                dtype: "M * int32",
+                spec: "inverse: M * int32",
                 shape: "M times (s...)",
                 doc: "For each id its place in offsets; -1 for padding.",
             },
@@ -255,9 +243,7 @@ impl OpKernel for Prepare {
             KEY_TYPE,
             LIMIT,
         ],
-        errors: "none of its own.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {

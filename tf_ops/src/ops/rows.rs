@@ -1,26 +1,32 @@
 //! Ops on rows that are tensors: `MxRecRestore`, `MxRecReduce`, `MxRecReduceColumns`.
 
-use super::support::{columns, expect_rank};
+use super::lists::length;
+use super::support::{columns, expect_one_each, expect_rank};
 use crate::op_def::{Arg, Attr, OpDef};
-use crate::tf::{Construction, Context, Input, OpKernel};
+use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{Error, Result};
+use mx_rec_kernels::Result;
 
 const INVERSE: Arg = Arg {
-    name: "inverse",
-    dtype: "int32",
+    spec: "inverse: int32",
     shape: "(s...)",
     doc: "For each id its row, from MxRecIdOffset; -1: none.",
 };
 
-/// The size of the last dimension, which must be there.
-fn last(input: &Input) -> Result<i64> {
-    input
-        .rank()
-        .checked_sub(1)
-        .map(|at| input.dim(at))
-        .ok_or_else(|| Error::invalid(format!("{} must not be a scalar", input.name())))
-}
+pub(super) const OFFSETS: Arg = Arg {
+    spec: "offsets: int64",
+    shape: "(u)",
+    doc: "Only its length counts.",
+};
+pub(super) const ROWS: Arg = Arg {
+    spec: "rows: float",
+    shape: "(u, dim)",
+    doc: "Rows of distinct keys.",
+};
+pub(super) const ROWS_GRAD: Arg = Arg {
+    doc: "Gradient of the rows.",
+    ..ROWS
+};
 
 /// Rows to embeddings.
 pub(crate) struct Restore;
@@ -30,25 +36,15 @@ impl OpKernel for Restore {
         name: "MxRecRestore",
         doc: "Spreads the rows of distinct keys over the ids of the batch. Its gradient is \
               MxRecReduce.",
-        inputs: &[
-            Arg {
-                name: "rows",
-                dtype: "float",
-                shape: "(u, dim)",
-                doc: "Rows of distinct keys.",
-            },
-            INVERSE,
-        ],
+        inputs: &[ROWS, INVERSE],
         outputs: &[Arg {
-            name: "embedding",
-            dtype: "float",
+            spec: "embedding: float",
             shape: "(s..., dim)",
             doc: "A row for each id; zeros for -1.",
         }],
-        attrs: &[],
         errors: "`INVALID_ARGUMENT` for a place outside of rows.",
-        stateful: false,
         differentiable: true,
+        ..OpDef::STATELESS
     };
 
     fn create(_: &Construction) -> Result<Self> {
@@ -58,7 +54,7 @@ impl OpKernel for Restore {
     fn compute(&self, context: &Context) -> Result<()> {
         let (rows, inverse) = (context.input(0)?, context.input(1)?);
         expect_rank(&rows, 2)?;
-        let dim = last(&rows)?;
+        let dim = rows.dim(1);
         let mut embedding = context.allocate::<f32>(&inverse.dims_and(dim as usize))?;
         mx_rec_kernels::restore(
             pool()?,
@@ -84,24 +80,16 @@ impl OpKernel for ReduceColumns {
               table have in a concatenation.",
         inputs: &[
             Arg {
-                name: "grad",
-                dtype: "float",
+                spec: "grad: float",
                 shape: "(s..., width)",
                 doc: "Gradient of the concatenation.",
             },
             INVERSE,
-            Arg {
-                name: "offsets",
-                dtype: "int64",
-                shape: "(u)",
-                doc: "Only its length counts.",
-            },
+            OFFSETS,
         ],
         outputs: &[Arg {
-            name: "rows",
-            dtype: "float",
             shape: "(u, columns)",
-            doc: "Gradient of the rows.",
+            ..ROWS_GRAD
         }],
         attrs: &[
             Attr {
@@ -115,19 +103,14 @@ impl OpKernel for ReduceColumns {
         ],
         errors:
             "`INVALID_ARGUMENT` for a place outside of rows, and for columns that grad has not.",
-        stateful: false,
         differentiable: true,
+        ..OpDef::STATELESS
     };
 
     fn create(construction: &Construction) -> Result<Self> {
-        let natural = |name: &str| -> Result<usize> {
-            let value = construction.int(name)?;
-            usize::try_from(value)
-                .map_err(|_| Error::invalid(format!("{name} must not be negative")))
-        };
         Ok(Self {
-            first: natural("first")?,
-            dim: natural("dim")?,
+            first: length(construction, "first")?,
+            dim: length(construction, "dim")?,
         })
     }
 
@@ -152,29 +135,17 @@ impl OpKernel for Reduce {
               gradient is MxRecRestore.",
         inputs: &[
             Arg {
-                name: "grad",
-                dtype: "float",
+                spec: "grad: float",
                 shape: "(s..., dim)",
                 doc: "Gradient of the embeddings.",
             },
             INVERSE,
-            Arg {
-                name: "offsets",
-                dtype: "int64",
-                shape: "(u)",
-                doc: "Only its length counts.",
-            },
+            OFFSETS,
         ],
-        outputs: &[Arg {
-            name: "rows",
-            dtype: "float",
-            shape: "(u, dim)",
-            doc: "Gradient of the rows.",
-        }],
-        attrs: &[],
+        outputs: &[ROWS_GRAD],
         errors: "`INVALID_ARGUMENT` for a place outside of rows.",
-        stateful: false,
         differentiable: true,
+        ..OpDef::STATELESS
     };
 
     fn create(_: &Construction) -> Result<Self> {
@@ -183,22 +154,13 @@ impl OpKernel for Reduce {
 
     fn compute(&self, context: &Context) -> Result<()> {
         let (grad, inverse, offsets) = (context.input(0)?, context.input(1)?, context.input(2)?);
-        let dim = last(&grad)?;
-        let of_ids = grad.dims();
-        if of_ids.split_last().map(|(_, ids)| ids) != Some(&inverse.dims()) {
-            return Err(
-                Error::invalid("grad must have the shape of inverse and dim behind it")
-                    .with("grad", format_args!("{of_ids:?}"))
-                    .with("inverse", format_args!("{:?}", inverse.dims())),
-            );
-        }
+        let dim = expect_one_each(&grad, &inverse)?;
         expect_rank(&offsets, 1)?;
-        let rows = offsets.dim(0);
-        let mut summed = context.allocate::<f32>(&[rows, dim])?;
+        let mut summed = context.allocate::<f32>(&[offsets.dim(0), dim as i64])?;
         mx_rec_kernels::reduce(
             pool()?,
             grad.values::<f32>()?,
-            dim as usize,
+            dim,
             inverse.values::<i32>()?,
             summed.values(),
         )?;

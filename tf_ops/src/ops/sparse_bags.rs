@@ -1,20 +1,18 @@
 //! The op that makes the bags of many sparse lookups at once: `MxRecSparseBagsMany`.
 
-use super::lists::{members, Tensors};
+use super::lists::{flag, members, Tensors};
 use super::support::{expect_rank, ids, KEY_TYPE, MEMBERS};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, OpKernel};
 use mx_rec_kernels::{self as kernels, Combiner, Error, Result, SparseRules};
 
 const MANY_ENDS: Arg = Arg {
-    name: "ends",
-    dtype: "N * int64",
+    spec: "ends: N * int64",
     shape: "N times (b)",
     doc: "For each member where its bags end among its ids, as in MxRecRead.",
 };
 const MANY_DIVISORS: Arg = Arg {
-    name: "divisors",
-    dtype: "N * float",
+    spec: "divisors: N * float",
     shape: "N times (d)",
     doc: "For each member the divisors of its bags, 0 gives zeros; or none.",
 };
@@ -33,32 +31,27 @@ impl OpKernel for SparseBagsMany {
               them: ids in any order come out in that of their bags, and what sums are divided by.",
         inputs: &[
             Arg {
-                name: "indices",
-                dtype: "N * int64",
+                spec: "indices: N * int64",
                 shape: "N times (n, 2)",
                 doc: "For each member where its ids stand in their matrix; the row is the bag.",
             },
             Arg {
-                name: "ids",
-                dtype: "N * T",
+                spec: "ids: N * T",
                 shape: "N times (n)",
                 doc: "For each member its ids.",
             },
             Arg {
-                name: "dense_shape",
-                dtype: "N * int64",
+                spec: "dense_shape: N * int64",
                 shape: "N times (2)",
                 doc: "For each member the shape of its matrix.",
             },
             Arg {
-                name: "rows",
-                dtype: "int64",
+                spec: "rows: int64",
                 shape: "(members)",
                 doc: "For each member what its ids have to be below.",
             },
             Arg {
-                name: "combiners",
-                dtype: "int32",
+                spec: "combiners: int32",
                 shape: "(members)",
                 doc: "For each member what sums are divided by: 0: nothing; 1: the number of ids \
                       (mean); 2: its root (sqrtn).",
@@ -66,8 +59,7 @@ impl OpKernel for SparseBagsMany {
         ],
         outputs: &[
             Arg {
-                name: "bag_ids",
-                dtype: "N * int64",
+                spec: "bag_ids: N * int64",
                 shape: "N times (k)",
                 doc: "For each member its ids, those of each bag together, in their order.",
             },
@@ -93,20 +85,14 @@ impl OpKernel for SparseBagsMany {
         ],
         errors: "`INVALID_ARGUMENT` for a bag outside of the matrix, an id outside of [0, rows), \
                  and another combiner.",
-        stateful: false,
-        differentiable: false,
+        ..OpDef::STATELESS
     };
 
     fn create(construction: &Construction) -> Result<Self> {
-        let flag = |name| match construction.int(name)? {
-            0 => Ok(false),
-            1 => Ok(true),
-            other => Err(Error::invalid(format!("{name} must be 0 or 1")).with(name, other)),
-        };
         Ok(Self {
             members: members(construction)?,
-            leaves_out: flag("leave_out")?,
-            fills: flag("fill")?,
+            leaves_out: flag(construction, "leave_out")?,
+            fills: flag(construction, "fill")?,
         })
     }
 

@@ -2,20 +2,19 @@
 
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tables;
+pub(super) use crate::tables::on;
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::trace;
 use mx_rec_kernels::{Absent, Columns, Error, Ids, Result, Table, TableConfig};
 use std::sync::Arc;
 
 pub(super) const HANDLE: Arg = Arg {
-    name: "handle",
-    dtype: "int64",
+    spec: "handle: int64",
     shape: "()",
     doc: "The table.",
 };
 pub(super) const HANDLES: Arg = Arg {
-    name: "handles",
-    dtype: "N * int64",
+    spec: "handles: N * int64",
     shape: "N times ()",
     doc: "The table of each member of the group; a table may come several times.",
 };
@@ -24,8 +23,7 @@ pub(super) const MEMBERS: Attr = Attr {
     doc: "Members of the group.",
 };
 pub(super) const IDS: Arg = Arg {
-    name: "ids",
-    dtype: "T",
+    spec: "ids: T",
     shape: "(s...)",
     doc: "Keys, any rank.",
 };
@@ -34,6 +32,16 @@ pub(super) const KEY_TYPE: Attr = Attr {
     doc: "Type of the ids; int32 is widened.",
 };
 
+pub(super) const LIKE: Arg = Arg {
+    spec: "like: float",
+    shape: "(0, dim)",
+    doc: "No row; its shape states dim.",
+};
+pub(super) const VARIABLE: Arg = Arg {
+    spec: "variable: float",
+    shape: "(0, dim)",
+    doc: "What lookups take and gradients are taken of.",
+};
 pub(super) const LIMIT: Attr = Attr {
     spec: "limit: int = 0",
     doc: "The most distinct keys a batch may have; 0: no limit.",
@@ -88,17 +96,6 @@ fn found(context: &Context, find: fn(i64) -> Result<Arc<Table>>) -> Result<Arc<T
     Ok(table)
 }
 
-/// Runs `work`; its error names the table.
-pub(super) fn on<T>(table: &Table, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    work().map_err(|error| {
-        if error.context().iter().any(|(name, _)| *name == "table") {
-            error
-        } else {
-            error.with("table", &table.config().name)
-        }
-    })
-}
-
 /// The keys of an input.
 pub(super) fn ids(input: &Input) -> Result<Ids<'_>> {
     if input.is::<i32>() {
@@ -136,14 +133,14 @@ pub(super) fn expect_last(input: &Input, dim: usize) -> Result<()> {
 /// Refuses rows that are not one for each id: the shape of `ids` with the table's dim behind it.
 pub(super) fn expect_row_each(rows: &Input, ids: &Input, dim: usize) -> Result<()> {
     expect_last(rows, dim)?;
-    expect_one_each(rows, ids)
+    expect_one_each(rows, ids).map(drop)
 }
 
-/// Refuses rows of any width that are not one for each id.
-pub(super) fn expect_one_each(rows: &Input, ids: &Input) -> Result<()> {
+/// Refuses rows of any width that are not one for each id, and returns their width.
+pub(super) fn expect_one_each(rows: &Input, ids: &Input) -> Result<usize> {
     let (of_rows, of_ids) = (rows.dims(), ids.dims());
-    if of_rows.split_last().map(|(_, ids)| ids) == Some(&of_ids) {
-        return Ok(());
+    if let Some((&width, _)) = of_rows.split_last().filter(|(_, ids)| **ids == *of_ids) {
+        return Ok(usize::try_from(width).unwrap_or(0));
     }
     Err(Error::invalid(format!(
         "{} must have the shape of {} and dim behind it",
@@ -195,23 +192,14 @@ pub(super) fn rows_of_absent(absent: &Input, ids: usize, dim: usize) -> Result<A
     }
 }
 
-/// Refuses a tensor that does not state the dim of a configuration: shape (0, dim).
-pub(super) fn expect_like(like: &Input, config: &TableConfig) -> Result<()> {
+/// Refuses a tensor, `like` or a `variable`, that does not state the dim of a table: shape (0,
+/// dim).
+pub(super) fn expect_like(name: &str, like: &Input, config: &TableConfig) -> Result<()> {
     if *like.dims() == [0, config.dim as i64] {
         return Ok(());
     }
-    Err(Error::invalid("like must have shape (0, dim)")
+    Err(Error::invalid(format!("{name} must have shape (0, dim)"))
         .with("table", &config.name)
         .with("shape", format_args!("{:?}", like.dims()))
         .with("dim", config.dim))
-}
-
-/// Refuses a variable that is not the table's: shape (0, dim).
-pub(super) fn expect_variable(input: &Input, table: &Table) -> Result<()> {
-    if input.rank() == 2 && input.dim(0) == 0 && input.dim(1) == table.dim() as i64 {
-        return Ok(());
-    }
-    Err(Error::invalid("variable must have shape (0, dim)")
-        .with("shape", format_args!("{:?}", input.dims()))
-        .with("dim", table.dim()))
 }

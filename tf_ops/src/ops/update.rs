@@ -18,16 +18,10 @@ pub(super) const OPTIMIZER: Attr = Attr {
     doc: "Which: its number under Optimizers, at the end of this page.",
 };
 pub(super) const UPDATED: Arg = Arg {
-    name: "updated",
-    dtype: "int64",
+    spec: "updated: int64",
     shape: "()",
     doc: "Distinct rows that were updated; rows of padding_keys are not.",
 };
-
-/// The optimizer of a node.
-pub(super) fn optimizer(construction: &Construction) -> Result<&'static Optimizer> {
-    Optimizer::of(construction.int("optimizer")?)
-}
 
 /// One step of an optimizer.
 pub(crate) struct Update {
@@ -50,42 +44,36 @@ impl OpKernel for Update {
         inputs: &[
             HANDLES,
             Arg {
-                name: "offsets",
-                dtype: "N * int64",
+                spec: "offsets: N * int64",
                 shape: "N times (u)",
                 doc: "For each member the rows of its gradients, or those of its distinct keys; \
                       they may repeat, -1 is skipped.",
             },
             Arg {
-                name: "inverse",
-                dtype: "R * int32",
+                spec: "inverse: R * int32",
                 shape: "R times (i...)",
                 doc: "For each member and id its place in offsets; -1 is skipped.",
             },
             Arg {
-                name: "grad",
-                dtype: "N * float",
+                spec: "grad: N * float",
                 shape: "N times (g..., width)",
                 doc: "For each member the gradients of its rows (u, dim). With `inverse` that of \
                       its embeddings, or of a concatenation that they are columns of; with `ends` \
                       that of its bags' vectors.",
             },
             Arg {
-                name: "ends",
-                dtype: "B * int64",
+                spec: "ends: B * int64",
                 shape: "B times (e...)",
                 doc: "For each member where its bags end among the ids, as in MxRecRead; \
                       none: it is not pooled.",
             },
             Arg {
-                name: "weights",
-                dtype: "B * float",
+                spec: "weights: B * float",
                 shape: "B times (w...)",
                 doc: "For each member the weights of its ids, or none.",
             },
             Arg {
-                name: "divisors",
-                dtype: "B * float",
+                spec: "divisors: B * float",
                 shape: "B times (d...)",
                 doc: "For each member the divisors of its bags, or none.",
             },
@@ -99,14 +87,12 @@ impl OpKernel for Update {
                 ..KEPT
             },
             Arg {
-                name: "columns",
-                dtype: "C * int32",
+                spec: "columns: C * int32",
                 shape: "C times (members)",
                 doc: "For each member the first column of grad that is its own; -1: all are.",
             },
             Arg {
-                name: "hyper",
-                dtype: "H * float",
+                spec: "hyper: H * float",
                 shape: "H times ()",
                 doc: "The optimizer's numbers.",
             },
@@ -140,8 +126,7 @@ impl OpKernel for Update {
                  offsets, for ends, weights, divisors and norms that MxRecRead would refuse, for \
                  kept rows that are not one for each offset, and for a number that is not finite \
                  or out of its range.",
-        stateful: true,
-        differentiable: false,
+        ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
@@ -150,7 +135,7 @@ impl OpKernel for Update {
         for (count, name) in lengths.iter_mut().zip(["R", "B", "L", "C", "H"]) {
             *count = length(construction, name)?;
         }
-        let optimizer = optimizer(construction)?;
+        let optimizer = Optimizer::of(construction.int("optimizer")?)?;
         let [inverses, bags, norms, columns, _] = lengths;
         let wrong = |count: usize, full: usize| count != 0 && count != full;
         let needs_ids = inverses == 0 && (bags > 0 || columns > 0);
@@ -232,22 +217,13 @@ impl OpKernel for Update {
 impl Update {
     /// The optimizer with the numbers of a run.
     fn step(&self, hyper: &[Input]) -> Result<Box<dyn RowOptimizer>> {
-        let names = self
-            .optimizer
-            .numbers
-            .iter()
-            .map(|number| Some(number.name));
-        let numbers =
-            hyper
-                .iter()
-                .zip(names.chain(std::iter::repeat(None)))
-                .map(|(input, name)| {
-                    let number = input.scalar::<f32>();
-                    number.map_err(|error| match name {
-                        Some(name) => error.with("number", name),
-                        None => error,
-                    })
-                });
+        let numbers = hyper.iter().enumerate().map(|(at, input)| {
+            let number = input.scalar::<f32>();
+            number.map_err(|error| match self.optimizer.numbers.get(at) {
+                Some(number) => error.with("number", number.name),
+                None => error,
+            })
+        });
         self.optimizer.step(&numbers.collect::<Result<Vec<f32>>>()?)
     }
 }
@@ -272,7 +248,7 @@ impl Lookup<'_> {
         let ids = inverse.values::<i32>()?;
         let pooled = self.bags.filter(|bags| !bags.is_empty());
         if let Some(bags) = pooled {
-            bags.expect_each(grad)?;
+            expect_one_each(grad, &bags.ends)?;
         } else if self.bags.is_none() || !ids.is_empty() {
             expect_one_each(grad, inverse)?;
         }

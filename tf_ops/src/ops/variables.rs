@@ -15,22 +15,19 @@ impl OpKernel for CheckedIds {
         inputs: &[
             IDS,
             Arg {
-                name: "rows",
-                dtype: "int64",
+                spec: "rows: int64",
                 shape: "()",
                 doc: "Rows of the variable.",
             },
         ],
         outputs: &[Arg {
-            name: "checked",
-            dtype: "T",
+            spec: "checked: T",
             shape: "(s...)",
             doc: "The ids.",
         }],
         attrs: &[KEY_TYPE],
         errors: "`INVALID_ARGUMENT` for an id outside of [0, rows).",
-        stateful: false,
-        differentiable: false,
+        ..OpDef::STATELESS
     };
 
     fn create(_: &Construction) -> Result<Self> {

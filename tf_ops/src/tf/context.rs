@@ -2,6 +2,7 @@
 
 use super::tensor::{Element, Input, Lent, Output, Settable};
 use super::Status;
+use crate::op_def::{split, Arg};
 use crate::sys::{self, TensorFlow};
 use mx_rec_kernels::{Error, Kind, Lease, Result};
 use std::ffi::{c_int, CString};
@@ -61,7 +62,7 @@ impl Construction {
 pub(crate) struct Context {
     api: &'static TensorFlow,
     raw: *mut sys::TF_OpKernelContext,
-    inputs: &'static [crate::op_def::Arg],
+    inputs: &'static [Arg],
     /// Of the last call: each sets it anew.
     status: Status,
 }
@@ -72,7 +73,7 @@ impl Context {
     pub(super) unsafe fn new(
         api: &'static TensorFlow,
         raw: *mut sys::TF_OpKernelContext,
-        inputs: &'static [crate::op_def::Arg],
+        inputs: &'static [Arg],
     ) -> Self {
         Self {
             api,
@@ -96,7 +97,7 @@ impl Context {
     /// # Errors
     /// As [`Context::input`].
     pub(crate) fn tensor(&self, at: usize, arg: usize) -> Result<Input> {
-        let name = self.inputs.get(arg).map_or("input", |arg| arg.name);
+        let spec = self.inputs.get(arg).map_or("input", |arg| arg.spec);
         let index = c_int::try_from(at)
             .map_err(|_| Error::new(Kind::Internal, "an op has too many inputs"))?;
         let mut raw = std::ptr::null_mut();
@@ -107,10 +108,11 @@ impl Context {
         }
         self.status.check()?;
         if raw.is_null() {
-            return Err(Error::new(Kind::Internal, "TensorFlow gave no tensor").with("input", name));
+            return Err(Error::new(Kind::Internal, "TensorFlow gave no tensor")
+                .with("input", split(spec).0));
         }
         // SAFETY: TF_GetInput makes a tensor that its caller deletes.
-        Ok(unsafe { Input::new(self.api, raw, name) })
+        Ok(unsafe { Input::new(self.api, raw, spec) })
     }
 
     /// The number of the step that runs the op: the same for all ops of one `session.run`, also in

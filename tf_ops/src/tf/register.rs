@@ -48,12 +48,10 @@ pub(crate) fn register<K: OpKernel>(api: &'static TensorFlow) -> Result<(), Stri
             api.TF_OpDefinitionBuilderAddAttr(builder, text(attr.spec)?.as_ptr());
         }
         for input in def.inputs {
-            let spec = text(&format!("{}: {}", input.name, input.dtype))?;
-            api.TF_OpDefinitionBuilderAddInput(builder, spec.as_ptr());
+            api.TF_OpDefinitionBuilderAddInput(builder, text(input.spec)?.as_ptr());
         }
         for output in def.outputs {
-            let spec = text(&format!("{}: {}", output.name, output.dtype))?;
-            api.TF_OpDefinitionBuilderAddOutput(builder, spec.as_ptr());
+            api.TF_OpDefinitionBuilderAddOutput(builder, text(output.spec)?.as_ptr());
         }
         if def.stateful {
             // TensorFlow 1.15 does not look at the second argument.

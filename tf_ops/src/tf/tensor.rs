@@ -2,6 +2,7 @@
 
 use super::buffers::{self, Buffer};
 use crate::guard::guarded;
+use crate::op_def::split;
 use crate::sys::{self, TensorFlow};
 use mx_rec_kernels::{Error, Kind, Lease, Result};
 use smallvec::SmallVec;
@@ -63,7 +64,8 @@ impl Drop for Owned {
 /// An input of the running op.
 pub(crate) struct Input {
     tensor: Owned,
-    name: &'static str,
+    /// As the op's definition has it.
+    spec: &'static str,
 }
 
 impl Input {
@@ -74,17 +76,17 @@ impl Input {
     pub(super) unsafe fn new(
         api: &'static TensorFlow,
         raw: *mut sys::TF_Tensor,
-        name: &'static str,
+        spec: &'static str,
     ) -> Self {
         Self {
             tensor: Owned { api, raw },
-            name,
+            spec,
         }
     }
 
     /// The name of the input in the op's definition.
     pub(crate) fn name(&self) -> &'static str {
-        self.name
+        split(self.spec).0
     }
 
     /// Whether the elements are `T`.
@@ -150,14 +152,18 @@ impl Input {
     /// `InvalidArgument` if they are not `T`.
     fn data<T: Element>(&self) -> Result<*const T> {
         if !self.is::<T>() {
-            return Err(Error::invalid(format!("{} must be {}", self.name, T::NAME)));
+            return Err(Error::invalid(format!(
+                "{} must be {}",
+                self.name(),
+                T::NAME
+            )));
         }
         // SAFETY: a live tensor.
         let data = unsafe { self.tensor.api.TF_TensorData(self.tensor.raw) }.cast::<T>();
         if self.len::<T>() > 0 && (data.is_null() || !data.is_aligned()) {
             return Err(
                 Error::new(Kind::Internal, "a tensor is not aligned to its elements")
-                    .with("input", self.name),
+                    .with("input", self.name()),
             );
         }
         Ok(data)
@@ -170,7 +176,7 @@ impl Input {
     pub(crate) fn scalar<T: Element>(&self) -> Result<T> {
         let data = self.data::<T>()?;
         if self.rank() != 0 || self.len::<T>() != 1 {
-            return Err(Error::invalid(format!("{} must be a scalar", self.name))
+            return Err(Error::invalid(format!("{} must be a scalar", self.name()))
                 .with("shape", format_args!("{:?}", self.dims())));
         }
         // SAFETY: one element of type T lies at `data`, which is aligned and not null. It is copied

@@ -180,19 +180,13 @@ pub(super) fn is_of(name: &str, base: &str) -> bool {
 /// Whether TensorFlow gives this name to a file while it writes the state file, or the variables or
 /// the graph of a checkpoint with this base name.
 pub(super) fn is_temporary(name: &str, base: &str) -> bool {
-    if let Some(rest) = name.strip_prefix("checkpoint.tmp") {
-        if is_hexadecimal(rest) {
-            return true;
-        }
+    let has = |text: &str, before| text.strip_prefix(before).is_some_and(is_hexadecimal);
+    if has(name, "checkpoint.tmp") {
+        return true;
     }
     let of_step = |rest: &str| {
-        if let Some(rest) = rest.strip_prefix("_temp_") {
-            return is_hexadecimal(rest);
-        }
-        if let Some(rest) = rest.strip_prefix(".meta.tmp") {
-            return is_hexadecimal(rest);
-        }
-        rest.strip_prefix('.').is_some_and(is_half_written)
+        let is_half_written = || rest.strip_prefix('.').is_some_and(is_half_written);
+        has(rest, "_temp_") || has(rest, ".meta.tmp") || is_half_written()
     };
     let Some(rest) = name.strip_prefix(base) else {
         return false;

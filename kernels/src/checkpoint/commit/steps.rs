@@ -1,14 +1,12 @@
 //! The steps that a commit takes on the disk, each told before it is taken, and what refuses them.
 
 use crate::checkpoint::format::{full_disk, is_full};
+use crate::checkpoint::rows::{DIR_MODE, FILE_MODE};
 use crate::mem::exchange;
 use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-
-const DIR_MODE: u32 = 0o750;
-const FILE_MODE: u32 = 0o640;
 
 /// The result of a step.
 pub(super) type Outcome<T> = std::result::Result<T, Refused>;
@@ -35,20 +33,19 @@ pub enum Refused {
 
 impl Refused {
     pub(super) fn at(path: &Path) -> impl FnOnce(io::Error) -> Refused + '_ {
-        move |cause| Refused::System {
-            cause,
-            path: path.to_owned(),
-            other: None,
-            bytes: None,
-        }
+        Refused::system(path, None, None)
     }
 
-    fn between<'a>(path: &'a Path, other: &'a Path) -> impl FnOnce(io::Error) -> Refused + 'a {
+    fn system<'a>(
+        path: &'a Path,
+        other: Option<&'a Path>,
+        bytes: Option<u64>,
+    ) -> impl FnOnce(io::Error) -> Refused + 'a {
         move |cause| Refused::System {
             cause,
             path: path.to_owned(),
-            other: Some(other.to_owned()),
-            bytes: None,
+            other: other.map(Path::to_owned),
+            bytes,
         }
     }
 
@@ -142,12 +139,7 @@ impl<'a> Steps<'a> {
             .and_then(|()| options.open(path))
             .and_then(|mut file| file.write_all(content).map(|()| file))
             .and_then(|file| (self.before)(Step::Flush, path).and_then(|()| file.sync_all()));
-        written.map_err(|cause| Refused::System {
-            cause,
-            path: path.to_owned(),
-            other: None,
-            bytes: Some(content.len() as u64),
-        })
+        written.map_err(Refused::system(path, None, Some(content.len() as u64)))
     }
 
     /// Flushes a file or the entries of a directory to the disk.
@@ -160,7 +152,7 @@ impl<'a> Steps<'a> {
 
     pub(super) fn rename(&mut self, from: &Path, to: &Path) -> Outcome<()> {
         let renamed = (self.before)(Step::Rename, from).and_then(|()| fs::rename(from, to));
-        renamed.map_err(Refused::between(from, to))
+        renamed.map_err(Refused::system(from, Some(to), None))
     }
 
     /// Swaps two directories in one step; false where the system cannot.
@@ -178,7 +170,7 @@ impl<'a> Steps<'a> {
             }
         }
         let copied = (self.before)(Step::Copy, from).and_then(|()| copy(from, to));
-        copied.map_err(Refused::between(from, to))?;
+        copied.map_err(Refused::system(from, Some(to), None))?;
         self.flush(to)
     }
 

@@ -1,11 +1,11 @@
 //! Compares two tables by key: the order of rows does not matter.
 
-use super::super::format::damaged;
+use super::super::format::{cut_off, damaged};
 use super::super::parts::open;
 use super::history::{compare, HistoryDifference};
 use super::keys::{room, sort, Keys};
 use super::layout::{Layout, PartFile};
-use super::stream::{cut, keys, values_of, Progress, Stream};
+use super::stream::{keys, values_of, Progress, Stream};
 use crate::{Error, Kind, Result, RowDtype};
 use serde::Serialize;
 use std::fs::File;
@@ -123,7 +123,7 @@ pub fn diff(
     let width = dims.0.saturating_mul(4).max(1);
     let window = (WINDOW_BYTES / width).clamp(1, WINDOW_ROWS);
     let mut left = difference.rows.0;
-    let mut stream = first_stream(&first)?;
+    let mut stream = Stream::open(&key_part(&first)?.path)?;
     let (mut bytes, mut window_keys) = (Vec::new(), Vec::new());
     while left > 0 {
         let count = left.min(window);
@@ -167,12 +167,6 @@ pub fn diff(
             .as_ref()
             .is_none_or(HistoryDifference::is_none);
     Ok(difference)
-}
-
-fn first_stream(layout: &Layout) -> Result<Stream> {
-    let part = key_part(layout)?;
-    let (file, _) = open(&part.path)?;
-    Ok(Stream::new(&part.path, file))
 }
 
 fn key_part(layout: &Layout) -> Result<&PartFile> {
@@ -254,7 +248,7 @@ struct Pair<'a> {
 impl<'a> Pair<'a> {
     fn open(here: &PartFile, there: &'a PartFile) -> Result<Pair<'a>> {
         Ok(Pair {
-            here: Stream::new(&here.path, open(&here.path)?.0),
+            here: Stream::open(&here.path)?,
             there: open(&there.path)?.0,
             there_path: &there.path,
             dtypes: [here.dtype, there.dtype],
@@ -312,7 +306,7 @@ impl<'a> Pair<'a> {
                 .resize((last - start + 1).saturating_mul(width) as usize, 0);
             self.there
                 .read_exact_at(&mut self.run, start.saturating_mul(width))
-                .map_err(|cause| cut(cause, self.there_path))?;
+                .map_err(|cause| cut_off(cause, self.there_path))?;
             for (position, at) in run {
                 let offset = (position - start) as usize * width as usize;
                 let there = self.run.get(offset..offset + width as usize);

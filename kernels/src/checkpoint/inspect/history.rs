@@ -165,13 +165,11 @@ pub(super) fn compare(
     if here.is_none() && there.is_none() {
         return Ok(None);
     }
-    let mut all = [here, there].into_iter().map(|found| match found {
+    let mut sorted = |found: Option<&Found>| match found {
         Some(found) => found.sorted(progress),
         None => Ok(Vec::new()),
-    });
-    let one = all.next().unwrap_or_else(|| Ok(Vec::new()))?;
-    let other = all.next().unwrap_or_else(|| Ok(Vec::new()))?;
-    drop(all);
+    };
+    let (one, other) = (sorted(here)?, sorted(there)?);
     let history = |found: Option<&Found>| found.map(|found| found.history.clone());
     let mut difference = HistoryDifference {
         here: history(here),

@@ -1,7 +1,8 @@
 //! Keys that are counted, the smallest of them named; lists of keys, sorted.
 
 use super::super::format::damaged;
-use crate::{Error, Kind, Result};
+use crate::mem::reserved;
+use crate::Result;
 use serde::Serialize;
 use std::path::Path;
 
@@ -34,13 +35,8 @@ impl Keys {
 /// `ResourceExhausted` without memory.
 pub(super) fn room<T>(count: u64, path: &Path) -> Result<Vec<T>> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    let mut list = Vec::new();
-    list.try_reserve_exact(count).map_err(|_| {
-        Error::new(Kind::ResourceExhausted, "there is no memory for the keys")
-            .with("keys", count)
-            .with("path", path.display())
-    })?;
-    Ok(list)
+    let list = reserved(count, "there is no memory for the keys", "keys");
+    list.map_err(|error| error.with("path", path.display()))
 }
 
 /// Sorts the keys of the file at `path`, with what is said of them.

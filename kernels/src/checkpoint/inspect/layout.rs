@@ -1,6 +1,7 @@
 //! What a table's directory holds, by its manifest, its attribute files and the sizes of its data
 //! files.
 
+use super::super::block::check_records;
 use super::super::format::{damaged, named, ATTRIBUTE, DATA, EMBEDDING, KEY, KEY_BYTES};
 use super::super::manifest::Manifest;
 use super::super::parts::{attribute, check_width, find_slots, open};
@@ -280,14 +281,8 @@ fn part(
     let bytes = match open(&path) {
         Ok((_, bytes)) => {
             if let (Some(width), Some(rows)) = (width, rows) {
-                if rows.checked_mul(width) != Some(bytes) {
-                    fault(
-                        &damaged("a file's size is not what its attribute says", &path)
-                            .with("bytes", bytes)
-                            .with("rows", rows)
-                            .with("bytes_per_row", width),
-                    );
-                }
+                let checked = check_records(&path, bytes, rows, width);
+                checked.unwrap_or_else(|error| fault(&error));
             }
             bytes
         }

@@ -1,9 +1,10 @@
 //! Finds the row of one key.
 
+use super::super::format::cut_off;
 use super::super::parts::open;
 use super::history::KeyHistory;
 use super::layout::{Layout, PartFile};
-use super::stream::{cut, keys, values_of, Progress, Stream};
+use super::stream::{keys, values_of, Progress, Stream};
 use crate::Result;
 use serde::{Serialize, Serializer};
 use std::os::unix::fs::FileExt;
@@ -101,7 +102,7 @@ fn values(part: &PartFile, position: u64) -> Result<PartValues> {
     let (file, _) = open(&part.path)?;
     let mut bytes = vec![0; usize::try_from(width).unwrap_or(0)];
     file.read_exact_at(&mut bytes, position.saturating_mul(width))
-        .map_err(|cause| cut(cause, &part.path))?;
+        .map_err(|cause| cut_off(cause, &part.path))?;
     Ok(PartValues {
         name: part.name.clone(),
         values: values_of(part.dtype, &bytes).map(Number).collect(),

@@ -1,6 +1,7 @@
 //! Files in blocks, with a caller who is told how far it is and may stop it.
 
-use super::super::format::{damaged, refused, BLOCK_BYTES};
+use super::super::format::{cut_off, refused, BLOCK_BYTES};
+use super::super::parts::open;
 use crate::halves::from_bytes;
 use crate::{Error, Kind, Result, RowDtype};
 use std::fs::File;
@@ -62,6 +63,11 @@ impl Stream {
         }
     }
 
+    /// Opens a plain file.
+    pub(super) fn open(path: &Path) -> Result<Stream> {
+        Ok(Stream::new(path, open(path)?.0))
+    }
+
     /// The next bytes, as many as there are until `BLOCK_BYTES`; none at the end.
     pub(super) fn next(&mut self) -> Result<&[u8]> {
         self.block.resize(BLOCK_BYTES, 0);
@@ -81,15 +87,7 @@ impl Stream {
     /// Fills `bytes` from where the last read ended.
     pub(super) fn read_exact(&mut self, bytes: &mut [u8]) -> Result<()> {
         let read = self.file.read_exact(bytes);
-        read.map_err(|cause| cut(cause, &self.path))
-    }
-}
-
-/// The error of a read that must be complete.
-pub(super) fn cut(cause: io::Error, path: &Path) -> Error {
-    match cause.kind() {
-        io::ErrorKind::UnexpectedEof => damaged("a file became shorter while it was read", path),
-        _ => refused("read a file", path, cause),
+        read.map_err(|cause| cut_off(cause, &self.path))
     }
 }
 

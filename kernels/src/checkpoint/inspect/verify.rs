@@ -4,9 +4,10 @@ use super::super::block::{check_size, check_sum};
 use super::super::format::damaged;
 use super::super::manifest::Recorded;
 use super::super::parts::open;
+use super::keys::room;
 use super::layout::{Fault, Layout};
 use super::stream::{keys, Progress, Stream};
-use crate::{Error, Kind, Result, PADDING};
+use crate::{Error, Result, PADDING};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -164,21 +165,13 @@ fn check(
     let mut faults = Vec::new();
     let mut crc = 0;
     let mut length: u64 = 0;
-    let mut found = Vec::new();
     let mut negative: u64 = 0;
     let per_key = match file.holds {
         Holds::Other => None,
         Holds::Keys => Some(8),
         Holds::Records => Some(24),
     };
-    if let Some(bytes) = per_key {
-        let count = usize::try_from(size / bytes).unwrap_or(usize::MAX);
-        found.try_reserve_exact(count).map_err(|_| {
-            Error::new(Kind::ResourceExhausted, "there is no memory for its keys")
-                .with("keys", count)
-                .with("path", file.path.display())
-        })?;
-    }
+    let mut found = room(per_key.map_or(0, |bytes| size / bytes), &file.path)?;
     loop {
         let block = stream.next()?;
         if block.is_empty() {

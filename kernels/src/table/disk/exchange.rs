@@ -130,7 +130,7 @@ impl Table {
                 new: wanted.new,
                 is_lookup,
             });
-            let (begun, found) = begun.map_err(|error| error.with("table", &self.config().name))?;
+            let (begun, found) = self.named(begun)?;
             if is_lookup {
                 tier.hits.fetch_add(found, Relaxed);
             }
@@ -222,9 +222,7 @@ impl Table {
         if content.store.tiered().is_some() {
             return Ok(());
         }
-        content
-            .spill(pool, &index, flight.staged_rows())
-            .map_err(|error| error.with("table", &self.config().name))?;
+        self.named(content.spill(pool, &index, flight.staged_rows()))?;
         flight.pin_all(|offsets| self.pin(&content, offsets));
         tier.note(&content);
         Ok(())

@@ -18,7 +18,7 @@ use crate::index::Index;
 use crate::mem::NONE;
 use crate::stores::{again, shortage, Lent, Pinned, Planned, SideRows};
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{Mutex, RwLock};
 use crate::table::disk::exchange::{has_all, Need, Wanted, WantedRows};
 use crate::table::engine::LockedIndex;
 use crate::table::group::OneTable;
@@ -51,32 +51,12 @@ impl Table {
             .filter(|tier| lacks || tier.spilled.load(Relaxed))
     }
 
-    /// Locks the content for reading, with the rows of `offsets` in memory.
+    /// Locks the content by `lock`, for reading or for writing, with the rows of `offsets` in
+    /// memory.
     ///
     /// # Errors
     /// What the disk says.
-    pub(in crate::table) fn content_with(
-        &self,
-        pool: &Pool,
-        offsets: &[i64],
-    ) -> Result<RwLockReadGuard<'_, Content>> {
-        self.locked_with(pool, offsets, RwLock::read)
-    }
-
-    /// Locks the content for writing, with the rows of `offsets` in memory.
-    ///
-    /// # Errors
-    /// What the disk says.
-    pub(in crate::table) fn content_with_mut(
-        &self,
-        pool: &Pool,
-        offsets: &[i64],
-    ) -> Result<RwLockWriteGuard<'_, Content>> {
-        self.locked_with(pool, offsets, RwLock::write)
-    }
-
-    /// Locks the content by `lock`, with the rows of `offsets` in memory.
-    fn locked_with<'t, G: Deref<Target = Content>>(
+    pub(in crate::table) fn content_with<'t, G: Deref<Target = Content>>(
         &'t self,
         pool: &Pool,
         offsets: &[i64],

@@ -16,7 +16,6 @@ use crate::sync::RwLock;
 use crate::table::keys::observed::{kept, Counted, Observed};
 use crate::table::stats::Counters;
 use crate::{Ids, Pool, Result};
-use std::collections::TryReserveError;
 use std::ops::DerefMut;
 
 /// Working memory that is kept for later batches, at most so many pieces of at most so many bytes
@@ -55,16 +54,6 @@ pub(in crate::table) struct Removed {
     pub(in crate::table) rows: Vec<u32>,
     /// The keys, if they were asked for.
     pub(in crate::table) keys: Vec<i64>,
-}
-
-impl Removed {
-    /// None yet, with memory for the rows of `n` keys.
-    pub(in crate::table) fn with_room(n: usize) -> Result<Removed, TryReserveError> {
-        let mut rows = Vec::new();
-        rows.try_reserve(n)?;
-        let keys = Vec::new();
-        Ok(Removed { rows, keys })
-    }
 }
 
 impl Keys {

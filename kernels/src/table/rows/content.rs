@@ -2,6 +2,7 @@
 
 use crate::halves::{Place, Unusual};
 use crate::index::Index;
+use crate::mem::reserved;
 use crate::stores::{no_frames, HalfRows, RowPart, Store, Waiting};
 use crate::sync::{RwLock, RwLockReadGuard};
 use crate::table::rows::changes::Changes;
@@ -156,10 +157,7 @@ impl Content {
             return Ok(());
         }
         let rows = self.store.rows();
-        let mut keys = Vec::new();
-        keys.try_reserve_exact(rows).map_err(|_| {
-            Error::new(Kind::ResourceExhausted, "no memory for the keys of rows").with("rows", rows)
-        })?;
+        let mut keys = reserved(rows, "no memory for the keys of rows", "rows")?;
         // A row whose key was removed while a lease holds it has none.
         keys.resize_with(rows, || AtomicI64::new(PADDING));
         let note = |key, row: u32| {
@@ -233,10 +231,7 @@ impl Content {
     /// # Errors
     /// `ResourceExhausted`; nothing changed.
     pub(crate) fn take_numbers(&mut self, n: usize) -> Result<Vec<u32>> {
-        let mut rows = Vec::new();
-        rows.try_reserve_exact(n).map_err(|_| {
-            Error::new(Kind::ResourceExhausted, "no memory for new row numbers").with("rows", n)
-        })?;
+        let mut rows = reserved(n, "no memory for new row numbers", "rows")?;
         while rows.len() < n {
             let Some(row) = self.first_free() else {
                 break;

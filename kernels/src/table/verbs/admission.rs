@@ -6,7 +6,6 @@
 
 use crate::batch::distinct::Wanted;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::table::keys::decision::Decided;
 use crate::table::keys::observed::Observed;
 use crate::table::keys::Keys;
 use crate::table::{Lease, Stats, Table};
@@ -180,20 +179,12 @@ impl Table {
             }
             crate::sync::RwLockWriteGuard::downgrade(index)
         };
-        let Decided {
-            mut offsets,
-            position,
-            missing,
-            access: _,
-        } = decided;
+        let mut offsets = decided.offsets;
         self.rows().stamp(&mut offsets);
-        let refused = keys.len() - offsets.len();
-        self.keys().counters.batch(offsets.len(), missing.len());
-        self.keys()
-            .counters
-            .refused
-            .fetch_add(refused as u64, Relaxed);
-        match position {
+        let (refused, counters) = (keys.len() - offsets.len(), &self.keys().counters);
+        counters.batch(offsets.len(), decided.missing.len());
+        counters.refused.fetch_add(refused as u64, Relaxed);
+        match decided.position {
             None => inverse.copy_from_slice(places),
             Some(position) => {
                 for (inverse, &place) in inverse.iter_mut().zip(places) {
@@ -219,9 +210,7 @@ impl Table {
         // An admission that has the index for writing gives rows by the threshold it decided with.
         let _index = self.index().read();
         let rows = self.content().read().store.rows();
-        self.keys()
-            .set_access(access, rows)
-            .map_err(|error| error.with("table", &self.config().name))
+        self.named(self.keys().set_access(access, rows))
     }
 
     /// Rows, memory and what has happened; cheap enough for every step.
@@ -281,8 +270,6 @@ impl Table {
         }
         let _index = self.index().read();
         let rows = self.content().read().store.rows();
-        self.keys()
-            .configure(access, eviction, now, rows)
-            .map_err(|error| error.with("table", &self.config().name))
+        self.named(self.keys().configure(access, eviction, now, rows))
     }
 }

@@ -118,14 +118,13 @@ impl Table {
             _ if !saved => Rounding::Nearest,
             _ => self.conversion_of(RowStorage::default(), None)?,
         };
-        let named = |error: Error| error.with("table", &self.config().name);
         // Before new keys get rows.
         self.expect_slots(&self.content().read(), &specs)?;
         let verb = |index: LockedIndex<'_>, offsets: Vec<i64>, inverse: &[i32]| {
             let mut content = self.content().write();
             drop(index);
             expect_all(&content, &offsets)?;
-            let places = content.slots_for(&specs).map_err(named)?;
+            let places = self.named(content.slots_for(&specs))?;
             let slots = places.into_iter().zip(slots.iter().map(|slot| slot.values));
             let values: Vec<(Place, &[f32])> = once((content.layout.embedding(), rows))
                 .chain(slots)
@@ -182,9 +181,7 @@ impl Table {
     ) -> Result<()> {
         let offset = |at: usize| offsets.get(inverse[at] as usize).copied().unwrap_or(-1);
         let dealt = self.deal(pool, content, ids.len(), offset)?;
-        content
-            .begin_step(pool, None, &[])
-            .map_err(|error| error.with("table", &self.config().name))?;
+        self.named(content.begin_step(pool, None, &[]))?;
         let (reset_slots, frozen) = (content.reset_slots(), content.frozen().to_vec());
         let (halves, waiting) = (content.halves.as_deref(), content.waiting.as_deref());
         let parts = content.store.split(dealt.owners);
@@ -227,12 +224,11 @@ impl Table {
         pool: &Pool,
         lookups: &[LookupGradients<'a>],
     ) -> Result<Keyed<'a>> {
-        let named = |error: Error| error.with("table", &self.config().name);
         let plain = lookups.iter().filter(|lookup| lookup.bags.is_none());
         let spread: Vec<Spread<'a>> = plain
             .map(|lookup| (lookup.inverse, lookup.grads, lookup.offsets.len()))
             .collect();
-        let mut plain = Summed::all(pool, &spread).map_err(named)?.into_iter();
+        let mut plain = self.named(Summed::all(pool, &spread))?.into_iter();
         let mut found = Vec::with_capacity(lookups.len());
         let mut ends = Vec::with_capacity(lookups.len());
         let mut end = 0;
@@ -242,7 +238,7 @@ impl Table {
                 None => plain.next().map(OfLookup::Plain),
                 Some(bags) => {
                     let by_key = ByKey::new(pool, grads, inverse, bags, distinct);
-                    Some(OfLookup::Pooled(by_key.map_err(named)?))
+                    Some(OfLookup::Pooled(self.named(by_key)?))
                 }
             });
             end += distinct;
@@ -304,8 +300,7 @@ impl Table {
         content: &Content,
         slots: &[SlotSpec],
     ) -> Result<()> {
-        let fit = content.expect_slots(slots);
-        fit.map_err(|error| error.with("table", &self.config().name))
+        self.named(content.expect_slots(slots))
     }
 
     /// Makes a content ready for a step of an optimizer with these slots: adds those that its rows
@@ -324,7 +319,7 @@ impl Table {
             content.begin_step(pool, optimizer.decay(), &slots)?;
             Ok(Step { optimizer, slots })
         });
-        step.map_err(|error| error.with("table", &self.config().name))
+        self.named(step)
     }
 
     /// Sums the gradients of every row and updates it; returns how many rows changed.
@@ -338,10 +333,7 @@ impl Table {
     ) -> u64 {
         let Step { optimizer, slots } = step;
         let decay = optimizer.decay();
-        self.keys()
-            .counters
-            .stale
-            .fetch_add(dealt.stale, Ordering::Relaxed);
+        self.keys().counters.dropped(dealt.stale);
         if let Some(halves) = &mut content.halves {
             halves.set_updates(halves.updates() + 1);
         }

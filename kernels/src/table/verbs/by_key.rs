@@ -123,15 +123,10 @@ impl<'a> KeyRows<'a> {
     /// those without.
     #[inline(always)]
     pub(super) fn find(&self, block: Range<usize>, rows: &mut [u32]) {
-        if let Some(Numbered {
-            start,
-            inverse,
-            rows: known,
-        }) = self.numbered
-        {
-            let numbers = &inverse[block.start - start..block.end - start];
+        if let Some(known) = &self.numbered {
+            let numbers = &known.inverse[block.start - known.start..block.end - known.start];
             for (row, &number) in rows.iter_mut().zip(numbers) {
-                *row = known.get(number as usize).copied().unwrap_or(NONE);
+                *row = known.rows.get(number as usize).copied().unwrap_or(NONE);
             }
             return;
         }

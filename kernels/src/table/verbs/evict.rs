@@ -1,10 +1,11 @@
 //! Eviction: stale keys go in small pieces, between which training goes on, and the memory of their
 //! rows is given back.
 
+use crate::mem::reserved;
 use crate::sync::RwLockWriteGuard;
 use crate::table::keys::{Keys, Removed};
 use crate::table::Table;
-use crate::{Error, Ids, Kind, Result};
+use crate::{Ids, Result};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -75,11 +76,11 @@ impl Table {
         wanted: &dyn Fn(u32) -> bool,
         tidy: bool,
     ) -> Result<u64> {
-        let mut removed = Removed::with_room(ids.len()).map_err(|_| {
-            Error::new(Kind::ResourceExhausted, "no memory to remove rows")
-                .with("table", &self.config().name)
-                .with("ids", ids.len())
-        })?;
+        let rows = reserved(ids.len(), "no memory to remove rows", "ids");
+        let mut removed = Removed {
+            rows: self.named(rows)?,
+            keys: Vec::new(),
+        };
         let mut index = self.index().write();
         Keys::take_out(&mut index, ids, wanted, self.tracks(), &mut removed);
         let Removed { rows, keys } = removed;
@@ -100,11 +101,8 @@ impl Table {
     /// One bit a row, set where its key has not been seen for long.
     fn stale_rows(&self, latest: u32) -> Result<Vec<u64>> {
         let rows = self.content().read().store.rows();
-        let mut stale = Vec::new();
         let words = rows.div_ceil(64);
-        stale
-            .try_reserve_exact(words)
-            .map_err(|_| self.no_memory("rows", rows))?;
+        let mut stale = self.reserved(words, ("rows", rows))?;
         stale.resize(words, 0_u64);
         for start in (0..rows).step_by(ROWS) {
             if let Some(history) = self.history().read().as_deref() {

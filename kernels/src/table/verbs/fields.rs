@@ -6,7 +6,7 @@ use crate::mem::NONE;
 use crate::simd::Level;
 use crate::stores::RowPart;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::RwLockReadGuard;
+use crate::sync::{RwLock, RwLockReadGuard};
 use crate::table::rows::content::{other_width, Content};
 use crate::table::rows::key_map::KeyMap;
 use crate::table::rows::offset::Unfit;
@@ -114,7 +114,7 @@ impl Table {
     /// from before the content was replaced.
     pub fn batch_rows(&self, offsets: &[i64]) -> Result<BatchRows<'_>> {
         let alone = Pool::alone();
-        let content = self.content_with(&alone, offsets)?;
+        let content = self.content_with(&alone, offsets, RwLock::read)?;
         let mut found = KeyMap::<u32, i64>::default();
         found.reserve(offsets.len());
         let (mut rows, mut firsts) = (Vec::new(), Vec::new());
@@ -143,10 +143,7 @@ impl Table {
             kept.get_or_insert_with(|| (0..at).collect());
         }
         drop(known);
-        self.keys()
-            .counters
-            .stale
-            .fetch_add(distinct(stale), Ordering::Relaxed);
+        self.keys().counters.dropped(distinct(stale));
         Ok(BatchRows {
             table: self,
             content,
@@ -183,7 +180,7 @@ impl Table {
             self.floats("new", update.new.len(), n)?;
         }
         self.expect_numbers(n)?;
-        let mut content = self.content_with_mut(pool, offsets)?;
+        let mut content = self.content_with(pool, offsets, RwLock::write)?;
         let dealt = self.deal(pool, &content, n, |at| offsets[at])?;
         let slots: Vec<SlotSpec> = fields
             .iter()
@@ -192,10 +189,7 @@ impl Table {
                 Field::Slot(spec) => Some(spec.clone()),
             })
             .collect();
-        let mut slots = content
-            .slots_for(&slots)
-            .map_err(|error| error.with("table", &self.config().name))?
-            .into_iter();
+        let mut slots = self.named(content.slots_for(&slots))?.into_iter();
         let embedding = content.layout.embedding();
         let places: Vec<Place> = fields
             .iter()
@@ -208,10 +202,7 @@ impl Table {
         if let Some(halves) = content.halves.as_mut().filter(|_| !are_given) {
             halves.set_updates(halves.updates() + 1);
         }
-        self.keys()
-            .counters
-            .stale
-            .fetch_add(dealt.stale, Ordering::Relaxed);
+        self.keys().counters.dropped(dealt.stale);
         let frozen = content.frozen().to_vec();
         let updated = AtomicU64::new(0);
         let content = &mut *content;

@@ -1,7 +1,7 @@
 //! One step of an optimizer in many tables at once.
 
 use crate::batch::{reduce_columns, reduce_pooled};
-use crate::sync::RwLockWriteGuard;
+use crate::sync::{RwLock, RwLockWriteGuard};
 use crate::table::disk::Held;
 use crate::table::group::{by_address, each, Failure};
 use crate::table::rows::content::Content;
@@ -180,7 +180,7 @@ impl<'t, 'g> Update<'t, 'g> {
                 Some(bags) => reduce_pooled(pool, lookup.grads, inverse, bags, own),
                 None => reduce_columns(pool, lookup.grads, inverse, own),
             };
-            summed.map_err(|error| error.with("table", &self.table.config().name))?;
+            self.table.named(summed)?;
         }
         self.grads = Grads::Rows(sums.into());
         Ok(())
@@ -226,7 +226,7 @@ fn update_all(
     let is_only = updates.len() == 1;
     let mut _held = Held::new();
     let mut contents: Vec<RwLockWriteGuard<'_, Content>> = match &updates[..] {
-        [one] => vec![one.table.content_with_mut(pool, &one.offsets)?],
+        [one] => vec![one.table.content_with(pool, &one.offsets, RwLock::write)?],
         _ => {
             for one in updates.iter().filter(|one| one.table.has_tier()) {
                 let offsets = std::iter::once(&one.offsets[..]);

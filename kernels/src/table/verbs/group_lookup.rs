@@ -51,14 +51,10 @@ impl Table {
         if let [one] = group.as_mut_slice() {
             return Ok(vec![one.table.lease(pool, one.ids, limit, one.inverse)?]);
         }
-        for IdsOf {
-            table,
-            ids,
-            inverse,
-        } in &group
-        {
-            table.length("inverse", inverse.len(), ids.len())?;
-            table.expect_ids(ids.len())?;
+        for one in &group {
+            let n = one.ids.len();
+            one.table.length("inverse", one.inverse.len(), n)?;
+            one.table.expect_ids(n)?;
         }
         let arcs: Vec<&Arc<Table>> = group.iter().map(|one| one.table).collect();
         let tables = by_address(arcs.iter().map(|table| &***table));
@@ -315,15 +311,11 @@ fn look_up_same(
         true => Wanted::Occurrences,
         false => Wanted::Keys,
     };
-    let IdsOf {
-        table,
-        ids,
-        inverse,
-    } = &mut first.batch.ids;
-    let room = |n| table.rows().buffers().take(n);
-    let mut found = keys.distinct(pool, first.index, *ids, wanted, inverse, room);
+    let (own, index) = (&mut first.batch.ids, first.index);
+    let room = |n| own.table.rows().buffers().take(n);
+    let mut found = keys.distinct(pool, index, own.ids, wanted, own.inverse, room);
     let (distinct, _) = std::mem::take(&mut found.list);
-    let checked = table.expect_at_most(limit, found.keys);
+    let checked = own.table.expect_at_most(limit, found.keys);
     first.batch.found = Some((first.index.version(), found));
     failure.note(first.member, checked);
     for other in same {

@@ -125,26 +125,20 @@ impl Table {
         let mut sets: Vec<SameIds<'_>> = Vec::with_capacity(group.len());
         let mut copies: Vec<(usize, &mut [i32])> = Vec::new();
         for (place, one) in group.into_iter().enumerate() {
-            let IdsOf {
-                table,
-                ids,
-                inverse,
-            } = one;
-            let number = known.number_of(ids);
-            let at = places.get(number).copied();
-            match at.filter(|&at| sets[at].inverse.len() == inverse.len()) {
+            let at = places.get(known.number_of(one.ids)).copied();
+            match at.filter(|&at| sets[at].inverse.len() == one.inverse.len()) {
                 Some(at) => {
-                    sets[at].members.push((place, table));
-                    copies.push((at, inverse));
+                    sets[at].members.push((place, one.table));
+                    copies.push((at, one.inverse));
                 }
                 None => {
                     if at.is_none() {
                         places.push(sets.len());
                     }
                     sets.push(SameIds {
-                        ids,
-                        inverse,
-                        members: vec![(place, table)],
+                        ids: one.ids,
+                        inverse: one.inverse,
+                        members: vec![(place, one.table)],
                     });
                 }
             }
@@ -247,16 +241,10 @@ fn prepare_at_once(
             continue;
         };
         for &member in &tables[at].members {
-            let Member {
-                place,
-                table,
-                found,
-                pinned,
-                is_current,
-            } = &mut members[member];
-            if let Some((found, source)) = found.take() {
-                let found = (found, pinned.take_if(|_| *is_current));
-                leases[*place] = table.stage(pool, &index, found, limit, source);
+            let one = &mut members[member];
+            if let Some((found, source)) = one.found.take() {
+                let found = (found, one.pinned.take_if(|_| one.is_current));
+                leases[one.place] = one.table.stage(pool, &index, found, limit, source);
             }
         }
     }

@@ -140,8 +140,7 @@ impl Table {
         let mut dropped = 0;
         for one in &updates {
             dropped += one.dropped;
-            let counters = &one.push.table.keys().counters;
-            counters.stale.fetch_add(one.dropped, Ordering::Relaxed);
+            one.push.table.keys().counters.dropped(one.dropped);
         }
         Ok(Pushed { updated, dropped })
     }

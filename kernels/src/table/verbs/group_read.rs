@@ -5,17 +5,15 @@ use crate::mem::{rows_ahead, MOST_AHEAD, NONE};
 use crate::pool::{ranges, shares};
 use crate::simd::Level;
 use crate::stores::{with_rows_now, ReadRows};
+use crate::sync::RwLock;
 use crate::table::disk::hold_all;
 use crate::table::group::{by_address, each, places, Failure};
 use crate::table::rows::content::{Content, Offsets};
 use crate::table::verbs::by_key::Locked;
-use crate::table::verbs::read::{row_of, Block};
+use crate::table::verbs::read::{row_of, turns, Block};
 use crate::table::{KeysOf, RowsOf, Table};
 use crate::{Error, Pool, Result};
 use std::ops::Range;
-
-/// A part of a concatenation should have at least so many floats.
-const LEAST_FLOATS: usize = 1 << 15;
 
 impl RowsOf<'_> {
     /// Refuses what is not as long as it should be.
@@ -35,15 +33,11 @@ impl RowsOf<'_> {
         kept: &mut [f32],
         out: &mut [f32],
     ) -> Result<()> {
-        let RowsOf {
-            table,
-            offsets,
-            inverse,
-            ..
-        } = *self;
         match &self.bags {
             Some(bags) => self.pool(pool, content, bags, kept, out),
-            None => table.embed_from(pool, content, offsets, inverse, out),
+            None => self
+                .table
+                .embed_from(pool, content, self.offsets, self.inverse, out),
         }
     }
 }
@@ -69,7 +63,7 @@ impl Table {
             one.check(kept, out)?;
         }
         if let ([one], [out], [kept]) = (group, outs.as_mut_slice(), kept.as_mut_slice()) {
-            let content = one.table.content_with(pool, one.offsets)?;
+            let content = one.table.content_with(pool, one.offsets, RwLock::read)?;
             return one.read(pool, &content, kept, out);
         }
         let tables = by_address(group.iter().map(|one| one.table));
@@ -139,12 +133,7 @@ impl Table {
         let widest = group.iter().map(|one| one.table.dim()).max().unwrap_or(1);
         let block = rows_ahead(widest);
         let blocks = n.div_ceil(block);
-        let parts = match pool.parts(out.len(), LEAST_FLOATS) {
-            1 => 1,
-            // A thread that is held up should not hold up the rest.
-            parts => (parts * 4).min(blocks),
-        };
-        let parts = ranges(blocks, parts).into_iter();
+        let parts = ranges(blocks, turns(pool, out.len(), blocks)).into_iter();
         let parts = parts.map(|blocks| blocks.start * block..(blocks.end * block).min(n));
         let work = shares(out, width, parts.collect());
         pool.try_each(work, |(range, out)| {
@@ -214,13 +203,8 @@ struct Strip<'a> {
 impl Strip<'_> {
     /// Names the rows of some ids.
     fn rows(&self, ids: Range<usize>, rows: &mut [u32; MOST_AHEAD]) -> Result<()> {
-        let RowsOf {
-            table,
-            offsets,
-            inverse,
-            ..
-        } = self.one;
-        for (row, &place) in rows.iter_mut().zip(&inverse[ids]) {
+        let (table, offsets) = (self.one.table, self.one.offsets);
+        for (row, &place) in rows.iter_mut().zip(&self.one.inverse[ids]) {
             *row = row_of(self.found, offsets, place)
                 .map_err(|why| table.bad_place(offsets, place, why))?;
         }

@@ -164,9 +164,7 @@ impl Table {
             return Ok(is_good);
         }
         let (keys, rows) = flight.named(offsets);
-        index
-            .reserve(pool, &keys)
-            .map_err(|error| error.with("table", &self.config().name))?;
+        self.named(index.reserve(pool, &keys))?;
         let old = flight.enter(&keys, self.content().read().initials());
         flight.entered(offsets);
         if !old.is_empty() || self.tracks() {

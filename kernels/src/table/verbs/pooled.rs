@@ -37,8 +37,7 @@ impl RowsOf<'_> {
         let (level, dim) = (Level::detect(), table.dim());
         if !kept.is_empty() {
             table.lookup_from(pool, content, offsets, kept)?;
-            return restore_pooled(pool, kept, dim, inverse, bags, out)
-                .map_err(|error| error.with("table", &table.config().name));
+            return table.named(restore_pooled(pool, kept, dim, inverse, bags, out));
         }
         let found = content.offsets();
         pool.try_each(parts(pool, bags, dim, out), |(range, out)| {

@@ -6,6 +6,7 @@ use crate::mem::{rows_ahead, rows_at_once, MOST_AHEAD, NONE};
 use crate::pool::{ranges, shares};
 use crate::simd::{Level, Vectorized};
 use crate::stores::{as_now, with_rows_now, ReadRows, Store};
+use crate::sync::RwLock;
 use crate::table::rows::content::{Content, Offsets};
 use crate::table::rows::offset::Unfit;
 use crate::table::verbs::by_key::{KeyRows, KeysOf, Locked};
@@ -39,7 +40,7 @@ impl Table {
     /// record that is damaged. `out` is then unspecified.
     pub fn lookup(&self, pool: &Pool, offsets: &[i64], out: &mut [f32]) -> Result<()> {
         self.floats("out", out.len(), offsets.len())?;
-        let content = self.content_with(pool, offsets)?;
+        let content = self.content_with(pool, offsets, RwLock::read)?;
         self.lookup_from(pool, &content, offsets, out)
     }
 
@@ -73,7 +74,7 @@ impl Table {
         out: &mut [f32],
     ) -> Result<()> {
         self.floats("out", out.len(), inverse.len())?;
-        let content = self.content_with(pool, offsets)?;
+        let content = self.content_with(pool, offsets, RwLock::read)?;
         self.embed_from(pool, &content, offsets, inverse, out)
     }
 
@@ -126,8 +127,7 @@ impl Table {
 
     /// Refuses bags that are not those of `n` ids.
     pub(in crate::table) fn expect_bags(&self, bags: Option<&Bags<'_>>, n: usize) -> Result<()> {
-        bags.map_or(Ok(()), |bags| bags.check(n))
-            .map_err(|error| error.with("table", &self.config().name))
+        self.named(bags.map_or(Ok(()), |bags| bags.check(n)))
     }
 
     /// Cuts `out (n, dim)` into parts for the threads of a pool.
@@ -138,11 +138,7 @@ impl Table {
         out: &mut [f32],
         f: impl Fn(Range<usize>, &mut [f32]) -> Result<()> + Sync,
     ) -> Result<()> {
-        let parts = match pool.parts(out.len(), LEAST_FLOATS) {
-            1 => 1,
-            // A thread that is held up should not hold up the rest.
-            parts => (parts * 4).min(n.max(1)),
-        };
+        let parts = turns(pool, out.len(), n.max(1));
         let work = shares(out, self.dim(), ranges(n, parts));
         pool.try_each(work, |(range, out)| f(range, out))
     }
@@ -223,6 +219,15 @@ impl KeysOf<'_> {
             });
             Ok(())
         })
+    }
+}
+
+/// Into how many parts, of `most`, a copy of so many floats is cut.
+pub(in crate::table) fn turns(pool: &Pool, floats: usize, most: usize) -> usize {
+    match pool.parts(floats, LEAST_FLOATS) {
+        1 => 1,
+        // A thread that is held up should not hold up the rest.
+        parts => (parts * 4).min(most),
     }
 }
 

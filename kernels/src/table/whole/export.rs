@@ -166,9 +166,7 @@ impl Snapshot<'_> {
     ) -> Result<()> {
         let rows = self.content.store.rows();
         let size = WINDOW.max(rows.div_ceil(PASSES)).min(rows);
-        let mut keys = Vec::new();
-        keys.try_reserve_exact(size)
-            .map_err(|_| self.table.no_memory("rows", size))?;
+        let mut keys = self.table.reserved(size, ("rows", size))?;
         for start in (0..rows).step_by(size.max(1)) {
             keys.clear();
             keys.resize_with(size.min(rows - start), || AtomicI64::new(PADDING));
@@ -332,16 +330,8 @@ impl Table {
         let dim = self.dim();
         let snapshot = self.snapshot();
         let rows = snapshot.rows() as usize;
-        let floats = |width: usize| -> Result<Vec<f32>> {
-            let mut values = Vec::new();
-            values
-                .try_reserve_exact(rows.saturating_mul(width))
-                .map_err(|_| self.no_memory("rows", rows))?;
-            Ok(values)
-        };
-        let mut keys = Vec::new();
-        keys.try_reserve_exact(rows)
-            .map_err(|_| self.no_memory("rows", rows))?;
+        let floats = |width| self.reserved(rows.saturating_mul(width), ("rows", rows));
+        let mut keys = self.reserved(rows, ("rows", rows))?;
         let mut embedding = floats(dim)?;
         let mut slots = Vec::new();
         for spec in snapshot.slots() {
@@ -365,9 +355,21 @@ impl Table {
         })
     }
 
-    pub(in crate::table) fn no_memory(&self, what: &'static str, n: usize) -> Error {
-        Error::new(Kind::ResourceExhausted, "the system gives no memory")
-            .with("table", &self.config().name)
-            .with(what, n)
+    /// An empty list with room for `n` values, which are those of so many rows or keys.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if the system gives no memory.
+    pub(in crate::table) fn reserved<T>(
+        &self,
+        n: usize,
+        (what, count): (&'static str, usize),
+    ) -> Result<Vec<T>> {
+        let mut list = Vec::new();
+        list.try_reserve_exact(n).map_err(|_| {
+            Error::new(Kind::ResourceExhausted, "the system gives no memory")
+                .with("table", &self.config().name)
+                .with(what, count)
+        })?;
+        Ok(list)
     }
 }

@@ -119,9 +119,7 @@ impl Loading<'_> {
     /// `ResourceExhausted` without memory for the sketch of a table that has one.
     pub(crate) fn start_history(&mut self, settings: Settings) -> Result<()> {
         let history = History::from_files(settings, self.content.store.rows());
-        let candidates = self.table.keys().candidates();
-        let name = &self.table.config().name;
-        let candidates = candidates.map_err(|error| error.with("table", name))?;
+        let candidates = self.table.named(self.table.keys().candidates())?;
         let history = history.with_candidates(candidates);
         self.history = Some(Box::new(history));
         Ok(())

@@ -143,9 +143,7 @@ impl Loading<'_> {
     /// # Errors
     /// `ResourceExhausted` without memory for their list.
     pub fn remove(&mut self, keys: &[i64]) -> Result<()> {
-        let mut rows = Vec::new();
-        rows.try_reserve(keys.len())
-            .map_err(|_| self.table.no_memory("keys", keys.len()))?;
+        let mut rows = self.table.reserved(keys.len(), ("keys", keys.len()))?;
         let found = keys.iter().map(|&key| self.index.remove(key));
         rows.extend(found.filter(|&row| row != NONE));
         if !rows.is_empty() {
@@ -244,16 +242,10 @@ impl Table {
             rounding: Rounding::Nearest,
         };
         fill(&mut loading)?;
-        let Loading {
-            index,
-            content,
-            history,
-            ..
-        } = loading;
         Ok(BuiltContent {
-            index,
-            content,
-            history,
+            index: loading.index,
+            content: loading.content,
+            history: loading.history,
         })
     }
 }

@@ -9,12 +9,12 @@ use std::collections::HashMap;
 
 /// The type of an input; `list` stands for that of each of its tensors.
 fn dtype(arg: &Arg) -> &'static str {
-    arg.dtype.split(" * ").last().expect("a type")
+    arg.dtype().split(" * ").last().expect("a type")
 }
 
 /// The number attribute of a list.
 fn number_of(arg: &Arg) -> Option<&'static str> {
-    arg.dtype.split_once(" * ").map(|(number, _)| number)
+    arg.dtype().split_once(" * ").map(|(number, _)| number)
 }
 
 /// A placeholder for a tensor of an input.
