@@ -151,6 +151,32 @@ def test_bags_that_nothing_fills_are_pooled_where_they_are_read(mx, optimizer, m
     assert not any(op.type in ("Unique", "SparseSegmentMean") for op in cases.ops_of_run([seen[-1]]))
 
 
+@both
+@pytest.mark.parametrize("columns", [1, 3, None, "int32"])
+def test_bags_are_told_by_the_first_column_of_any_matrix(mx, columns, use_resource):
+    """TensorFlow reads no other: sparse ids of one and of three dimensions, of unknown ones, and rows by hand."""
+    v1 = tf.compat.v1
+    mx(stock_tables=".*")
+
+    def build(ids, labels):
+        made, = variables(v1, use_resource, 1)
+        sparse = bag_of(ids, 0)
+        bags = sparse.indices[:, :1]
+        if columns == "int32":
+            places, ids = tf.unique(sparse.values)[::-1]
+            rows = tf.cast(sparse.indices, tf.int32)[:, 0]
+            pooled = tf.compat.v1.sparse_segment_sum(tf.gather(made, ids), places, rows)
+        else:
+            wide = tf.tile(bags, [1, columns or 2])
+            indices = v1.placeholder_with_default(wide, [None, None]) if columns is None else wide
+            sparse = tf.SparseTensor(indices, sparse.values, tf.fill([columns or 2], tf.constant(99, tf.int64)))
+            pooled = tf.nn.embedding_lookup_sparse(made, sparse, None, combiner="mean")
+        loss = tf.reduce_sum(tf.square(pooled - 0.1)) + tf.reduce_mean(labels)
+        return loss, v1.train.AdagradOptimizer(0.1).minimize(loss), [made]
+
+    assert all(piece.bags for piece in cases.expect_equal(build, ["w0"])["w0"].pieces)
+
+
 def clipped(pairs):
     grads, variables = zip(*pairs)
     return zip(tf.clip_by_global_norm(grads, 0.5)[0], variables)

@@ -219,7 +219,11 @@ def _bags(lookup: _Lookup, fills: bool) -> _Bags:
     bags = lookup.piece.bags
     indices, ids, *shape = lookup.inputs
     if not shape:
-        last = tf.reduce_max(tf.concat([indices[:, 0], [-1]], 0))
+        # TensorFlow reads the first column alone, of any number and of int32, too.
+        rows = tf.cast(indices[:, 0], tf.int64)
+        if indices.dtype != tf.int64 or indices.shape.rank != 2 or indices.shape.as_list()[1] != 2:
+            indices = tf.stack([rows, tf.zeros_like(rows)], 1)
+        last = tf.reduce_max(tf.concat([rows, [-1]], 0))
         shape = [tf.stack([last + 1, tf.int64.max], name="shape")]
     made = library().mx_rec_sparse_bags_many(
         [indices], [ids], shape, tf.constant([lookup.rows.plan.id_end], tf.int64),
