@@ -143,6 +143,7 @@ def _go_back(graph: tf.Graph) -> None:
         for op in graph.get_operations():
             for variable in getattr(op, _SLOTS, ()):
                 op._add_control_input(variable.initializer)  # pylint: disable=protected-access
-            op.__dict__.pop(_SLOTS, None)
+            if hasattr(op, _SLOTS):
+                delattr(op, _SLOTS)
         state.is_settled, state.was_run, state.without_training = times >= _MOST, True, 0
         state.retired, state.went_back = retired, times
