@@ -41,6 +41,10 @@ def variables(v1, use_resource, count=3, dim=cases.DIM):
                             initializer=v1.random_uniform_initializer(-0.1, 0.1)) for at in range(count)]
 
 
+def made_optimizer(name):
+    return dict(cases.optimizers(), adam=lambda: tf.compat.v1.train.AdamOptimizer(0.02))[name]()
+
+
 def bag_of(ids, at):
     sparse = tf.sparse.from_dense(tf.where((ids + at) % 3 == 0, tf.zeros_like(ids), ids))
     return sparse
@@ -86,8 +90,7 @@ def test_lookups_and_updates_of_several_variables_are_one_op_each(mx, optimizer,
                   for at, one in enumerate(made)]
         kept = [tf.reshape(tf.nn.embedding_lookup(one, ids * 7 % cases.ROWS), [-1, 12])[:, :cases.DIM] for one in made]
         loss = tf.reduce_mean(tf.square(tf.reduce_sum(tf.concat(pooled + kept, 1), 1) - labels))
-        make = cases.optimizers().get(optimizer, lambda: v1.train.AdamOptimizer(0.02))
-        seen.append(make().minimize(loss))
+        seen.append(made_optimizer(optimizer).minimize(loss))
         return loss, seen[-1], made
 
     plans = cases.expect_equal(build, ["w0", "w1", "w2"])
@@ -115,9 +118,8 @@ def test_updates_that_wait_for_batch_normalization_are_one_op(mx, optimizer, use
         rows = tf.concat([tf.reshape(tf.nn.embedding_lookup(one, ids * 7 % cases.ROWS), [-1, 12]) for one in made], 1)
         normal = v1.layers.batch_normalization(rows, training=True)
         loss = tf.reduce_mean(tf.square(tf.reduce_sum(normal * tf.linspace(-1.0, 1.0, 36), 1) - labels))
-        make = cases.optimizers().get(optimizer, lambda: v1.train.AdamOptimizer(0.02))
         with tf.control_dependencies(v1.get_collection(v1.GraphKeys.UPDATE_OPS)):
-            seen.append(make().minimize(loss))
+            seen.append(made_optimizer(optimizer).minimize(loss))
         return loss, seen[-1], made
 
     cases.expect_equal(build, ["w0", "w1", "w2"])
@@ -140,8 +142,7 @@ def test_bags_that_nothing_fills_are_pooled_where_they_are_read(mx, optimizer, m
                                                 None, combiner=("sum", "mean", "sqrtn")[at], max_norm=max_norm)
                   for at, one in enumerate(made)]
         loss = tf.add_n([tf.reduce_sum(tf.square(one - 0.1)) for one in pooled]) + tf.reduce_mean(labels)
-        make = cases.optimizers().get(optimizer, lambda: v1.train.AdamOptimizer(0.02))
-        seen.append(make().minimize(loss))
+        seen.append(made_optimizer(optimizer).minimize(loss))
         return loss, seen[-1], made
 
     plans = cases.expect_equal(build, ["w0", "w1", "w2"])
@@ -208,8 +209,7 @@ def test_gradients_that_something_changes_take_the_rows_of_their_lookups(mx, cha
         made = variables(v1, use_resource)
         rows = tf.concat([rows_of(one, ids * 7 % (cases.ROWS - 1)) for one in made], 1)
         loss = tf.reduce_mean(tf.square(tf.reduce_sum(rows * tf.linspace(-1.0, 1.0, 3 * cases.DIM), 1) - labels))
-        make = {"adam": lambda: v1.train.AdamOptimizer(0.02), "sgd": lambda: v1.train.GradientDescentOptimizer(0.1)}
-        chosen = make[optimizer]()
+        chosen = made_optimizer(optimizer)
         seen.append(chosen.apply_gradients(change(chosen.compute_gradients(loss, made))))
         return loss, seen[-1], made
 
@@ -231,8 +231,7 @@ def test_variables_of_one_and_of_three_dimensions_share_the_ops_of_matrices(mx, 
             [[cases.ROWS, 4], [cases.ROWS], [cases.ROWS, 2, 3]])]
         rows = [tf.reshape(tf.gather(one, ids), [tf.shape(ids)[0], 3 * size]) for one, size in zip(made, (4, 1, 6))]
         loss = tf.reduce_mean(tf.square(tf.reduce_sum(tf.concat(rows, 1) * tf.linspace(-1.0, 1.0, 33), 1) - labels))
-        make = cases.optimizers().get(optimizer, lambda: v1.train.GradientDescentOptimizer(0.1))
-        seen.append(make().minimize(loss))
+        seen.append(made_optimizer(optimizer).minimize(loss))
         return loss, seen[-1], made
 
     cases.expect_equal(build, ["w0", "w1", "w2"])
