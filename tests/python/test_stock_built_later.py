@@ -113,6 +113,11 @@ def test_what_sets_a_converted_variable_sets_its_table(v1, use_resource):
             yield name, 0.0 if got is None else got
             yield name, model.rows()
             yield name, model.step()
+        for variable, value in ((model.w, NEW), (model.slot, np.abs(NEW) + 0.1), (model.w, START)):
+            variable.load(value)
+            yield "load", model.rows()
+            yield "load", model.sess.run(model.slot)
+            yield "load", model.step()
 
     same(v1, use_resource, run)
 

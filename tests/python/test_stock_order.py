@@ -122,6 +122,69 @@ def test_rows_are_looked_up_after_the_update_that_their_block_waits_for(v1, grap
         np.testing.assert_allclose(found, expected, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
 
 
+# (What a run shows of a value that was read before the training, what that waits for), given the value and rows of it.
+SHOWN = {"rows": lambda value, rows: (lambda: tf.gather(value, [1, 2]), rows), "value": lambda value, rows: (lambda: value, value),
+         "sum": lambda value, rows: (lambda: tf.reduce_sum(value, 0), value)}
+
+
+@both
+@pytest.mark.parametrize("what", sorted(SHOWN))
+def test_what_was_read_before_a_training_is_shown_as_it_was(v1, use_resource, what):
+    """Tables showed rows of after the training in the place of those that a resource variable had before it. A reference
+    variable is its memory: its copies have what is there later."""
+    found = []
+    for tables in (False, True):
+        with tf.Graph().as_default() as graph:
+            w = variable(v1, use_resource)
+            value = tf.identity(w.read_value())
+            rows = tf.gather(value, [1, 2, 3])
+            show, waited = SHOWN[what](value, rows)
+            with tf.control_dependencies([waited]):
+                train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.square(rows)))
+            with tf.control_dependencies([train]):
+                shown = show()
+            support.keep_variables()
+            if tables:
+                plan = plan_of(graph)
+                assert plan.converts != use_resource, plan.reason
+                assert not use_resource or "shows what it was before" in plan.reason
+            with support.started(support.new_session()) as sess:
+                found.append([sess.run([shown, train])[0] for _ in range(3)])
+    np.testing.assert_allclose(found[1], found[0], rtol=cases.TOLERANCE)
+
+
+@pytest.mark.parametrize("is_read_by_others", [False, True])
+def test_a_reference_variable_that_is_fetched_beside_its_training_has_what_that_has_made(v1, is_read_by_others):
+    """`sess.run([train, w])` gave rows of before the training or of after it, as threads ran. TensorFlow copies the memory
+    of a reference variable when the run has ended."""
+    found = []
+    for tables in (False, True):
+        with tf.Graph().as_default() as graph:
+            w, other = variable(v1, False), variable(v1, False, name="other")
+            optimizer = v1.train.MomentumOptimizer(0.1, 0.9)
+            train, train_other = [optimizer.minimize(tf.reduce_sum(tf.square(tf.gather(one, [1, 2])))) for one in (w, other)]
+            reads = [w, tf.identity(w), w.read_value(), "w:0", optimizer.get_slot(w, "momentum"), [w, other]]
+            if is_read_by_others:
+                v1.summary.histogram("w", w)
+            support.keep_variables()
+            if tables:
+                convert(graph)
+            with support.started(support.new_session()) as sess:
+                for _ in range(3):
+                    for read in reads:
+                        found.append([tables] + list(np.ravel(sess.run([read, train])[0])))
+                count = len(graph.get_operations())
+                found.append([tables] + list(np.ravel(sess.run([w, train_other])[0])))
+                found.append([tables] + list(np.ravel(sess.run({"both": [w, train, train_other]})["both"][0])))
+                for read in reads:
+                    sess.run([read, train])
+                # Each copy is read by one op more for each set of trainings.
+                assert len(graph.get_operations()) < count + 20
+    half = len(found) // 2
+    for expected, seen in zip(found[:half], found[half:]):
+        np.testing.assert_allclose(seen[1:], expected[1:], rtol=cases.TOLERANCE)
+
+
 @pytest.fixture
 def unlimited(mx, graph):
     mx(stock_tables=StockTables(names=".*", least_rows=1, unlimited_ids=True))
@@ -160,8 +223,6 @@ def test_a_value_that_a_table_cannot_take_is_refused(v1, graph, use_resource):
     convert(graph)
     value = np.zeros([cases.ROWS, cases.DIM], np.float32)
     with support.started(support.new_session(), init) as sess:
-        with pytest.raises(NotImplementedError, match="'w' is the table 'w'"):
-            w.load(value, sess)
         with pytest.raises(ValueError, match="fed"):
             sess.run(init, {start: value})
         start = cases.value_of(sess, w)

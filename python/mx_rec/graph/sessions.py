@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set
 
 import tensorflow as tf
 
@@ -164,7 +164,7 @@ def _has_instead(state: GraphState) -> bool:
     return state.late_ops is not None or state.needs is not None
 
 
-def _instead_of(some: List[Any], fetched: List[Any], fed: Iterable[Any]) -> List[Any]:
+def _instead_of(some: List[Any], fetched: List[Any], fed: Sequence[Any]) -> List[Any]:
     """Returns what a run computes in the place of some of what it fetches."""
     if not some:
         return some
@@ -178,7 +178,10 @@ def _instead_of(some: List[Any], fetched: List[Any], fed: Iterable[Any]) -> List
             instead = state.needs.instead(fetched, _decision.fed if _decision.is_part else fed,
                                           _decision.is_part)
             _decision.instead = instead
-        some = [instead.get(one.name, one) for one in some]
+        some, fetched = [[instead.get(one.name, one) for one in each] for each in (some, fetched)]
+    if state.late_ops is not None and not _decision.is_part:
+        names = [one.name for one in fed]
+        some = [state.late_ops.at_end(one, fetched, names) for one in some]
     return some
 
 

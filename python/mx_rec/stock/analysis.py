@@ -23,7 +23,8 @@ from mx_rec.stock.nodes import VARIABLES, Nodes, Output, shape_of
 from mx_rec.stock.options import StockTables, dtypes_of, names_it, thresholds_of
 from mx_rec.stock.parts import (Part, Placement, SavedPlace, are_together, parts_of,
                                 placement_of, with_parts)
-from mx_rec.stock.uses import SUMMARIES, Stays, Uses, check_reads, is_idle
+from mx_rec.stock.uses import (SUMMARIES, Stays, Uses, check_reads, check_snapshots,
+                                is_idle)
 from mx_rec.stock.values import Affine, affine_value, describe
 
 # Begins the reason of a variable that another Saver would have made a table.
@@ -384,6 +385,7 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     if initializer is None:
         raise Stays("its initial value has no finite numbers")
     kind, slots, slot_assigns = _plan_updates(uses, shape, has_saver)
+    check_snapshots(uses)
     if uses.zeros and kind not in SAME_AS_SPARSE and not (
             kind == forms.LAZY_ADAM and not any(one.is_lazy for one in uses.adam)):
         raise Stays("where a branch is not taken that looks it up, all of its rows have a gradient "

@@ -11,7 +11,7 @@ from mx_rec.core.embedding import ssd_directories
 from mx_rec.core.initializers import table_seed
 from mx_rec.core.rows import row_storage
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
-from mx_rec.edits.replacing import replace_waiting
+from mx_rec.edits.replacing import extensible, replace_waiting
 from mx_rec.edits.wiring import (change_of, forbid_dropped_feeds, forget_variables, gate_of,
                                  in_place_of, on_device, run_instead)
 from mx_rec.ops import library
@@ -335,7 +335,7 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
         if not plan.sets_rows or name != plan.assigns[0]:
             graph.prevent_feeding(assign.inputs[1])
     if plan.name in objects:
-        _pass_on(objects[plan.name], plan.name, plan.table,
+        _pass_on(objects[plan.name],
                  change_of(objects[plan.name].initializer) or clear)
     starts = SlotStarts(table)
     for slot in plan.slots:
@@ -347,7 +347,7 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
                     start = refuse_start(table, slot, servers) if plan.on_servers \
                         else starts.of(slot)
                 run_instead(initializer, start)
-            _pass_on(objects[slot.variable], slot.variable, plan.table, start)
+            _pass_on(objects[slot.variable], start)
     made = ConvertedVariable(plan, table, *places_of(places, plan), filling,
                              rows.rules, clear, {})
     made.objects.update(forget_variables(
@@ -362,21 +362,25 @@ def _clear(table: Table) -> tf.Operation:
         return library().mx_rec_clear(table.handle, name="initialize").op
 
 
-def _pass_on(variable: Any, name: str, table: str, initializer: tf.Operation) -> None:
-    """Makes a variable of Python initialize its table, and say that it cannot load a value.
+def _pass_on(variable: Any, initializer: tf.Operation) -> None:
+    """Makes a variable of Python initialize its table, and load values into it.
 
     Args:
         variable: The variable.
-        name: Name of its op.
-        table: Name of the table.
         initializer: What sets the rows, or a slot of them, to what they start with.
     """
+    loaded = []  # type: List[Any]
 
     def load(value: Any, session: Any = None) -> None:
-        raise NotImplementedError(
-            "the variable {!r} is the table {!r}, which load() cannot set: run its assign(), "
-            "restore it from a checkpoint, or leave its name out of init(stock_tables=...).".format(
-                name, table))
+        if not loaded:
+            with extensible(variable.graph), variable.graph.as_default(), tf.init_scope():
+                given = tf.compat.v1.placeholder(tf.float32, variable.shape)
+                loaded.extend([given, variable.assign(given, read_value=False)])
+        session = session or tf.compat.v1.get_default_session()
+        if session is None:
+            raise ValueError("load() of the variable {!r} needs a session, by its argument or as "
+                             "the default.".format(variable.op.name))
+        session.run(loaded[1], {loaded[0]: value})
 
     variable._initializer_op = initializer  # pylint: disable=protected-access
     variable.load = load

@@ -5,11 +5,12 @@ conversion replaces others. One that a table does not know fails in the run that
 that fetches the variable, or a copy of it, gets the rows of the table.
 """
 
-from typing import Any, Dict, List, Sequence, Set, Tuple, Union
+from typing import Any, Dict, FrozenSet, Iterable, List, Sequence, Set, Tuple, Union
 
 import tensorflow as tf
 
 from mx_rec.edits.replacing import extensible, replace_waiting
+from mx_rec.edits.upstream import upstream
 from mx_rec.edits.wiring import (COPIES, Inputs, change_of, in_place_of, inputs_of,
                                  waits_of_copy)
 from mx_rec.state.graph_state import graph_state
@@ -45,6 +46,9 @@ class LateOps:
         self._values = {}  # type: Dict[tf.Operation, tf.Tensor]
         # What gives variables in the place of reads: a program may hold it.
         self._read = {}  # type: Dict[tf.Operation, Rows]
+        # What gives reference variables behind ops that change their tables, and what runs give.
+        self._behind = {}  # type: Dict[Tuple[str, FrozenSet[tf.Operation]], tf.Tensor]
+        self._at_end = {}  # type: Dict[Tuple[str, FrozenSet[str], FrozenSet[str]], tf.Tensor]
         # The ends of the names of ops that variables were read by, and what was read.
         self._ends = set()  # type: Set[Tuple[type, str]]
         self._seen = 0
@@ -102,6 +106,7 @@ class LateOps:
                 if op.type in _ENTRIES and _is_itself(op.inputs[0]) \
                         and op.inputs[0].op in self._rows and _context_of(op) is not None:
                     self._note(op, self._rows[op.inputs[0].op])
+            self._at_end.clear()
             is_replacing = [self._adopt(op) for op in new if op not in self._rows]
             if any(is_replacing) or not self._rows.keys().isdisjoint(new):
                 self.replaced.extend(before)
@@ -127,6 +132,45 @@ class LateOps:
         if rows is None or fetched.dtype == tf.resource:
             return fetched
         return self._fetched(op, rows)
+
+    def at_end(self, fetched: _Fetched, ran: Sequence[_Fetched], fed: Iterable[str]) -> _Fetched:
+        """Returns what a run gives of a reference variable that it may change.
+
+        A copy of one that is fetched is its memory: it has what is there when the run ends.
+
+        Args:
+            fetched: What the run computes, in the place of a copy or other than that.
+            ran: All that it computes.
+            fed: The names of the tensors that it is fed.
+        """
+        if isinstance(fetched, tf.Operation):
+            return fetched
+        op = fetched.op
+        while op.type == "Identity" and _context_of(op) is None:
+            op = op.inputs[0].op
+        rows = self._read.get(op)
+        if rows is None or self._graph.get_operation_by_name(
+                _name_of(rows)).type == "VarHandleOp":
+            return fetched
+        given = frozenset(fed)
+        key = fetched.name, frozenset(one.name for one in ran), given
+        if key not in self._at_end:
+            self._at_end[key] = self._value_behind(fetched, rows, rows.changes().intersection(
+                upstream([one for one in ran if one is not fetched], control_inputs=True,
+                         given=given)))
+        return self._at_end[key]
+
+    def _value_behind(self, fetched: tf.Tensor, rows: Rows,
+                      changes: Set[tf.Operation]) -> tf.Tensor:
+        """Returns a variable as it is behind some ops, `fetched` if there are none."""
+        if not changes:
+            return fetched
+        key = _name_of(rows), frozenset(changes)
+        if key not in self._behind:
+            with extensible(self._graph):
+                self._behind[key] = rows.value(self._graph.get_operation_by_name(key[0]),
+                                               waits=sorted(changes, key=lambda op: op.name))
+        return self._behind[key]
 
     def values(self) -> Dict[tf.Operation, tf.Tensor]:
         """Returns what the variables would hold that are tables, by their ops."""
@@ -170,6 +214,7 @@ class LateOps:
                     self._values[op] = tf.raw_ops.Merge(inputs=values)[0]
             else:
                 self._values[op] = rows.value(op)
+                self._read[self._values[op].op] = rows
         return self._values[op]
 
     def _value_for(self, reader: tf.Operation, tensor: tf.Tensor, rows: Rows) -> tf.Tensor:

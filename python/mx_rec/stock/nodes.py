@@ -152,15 +152,19 @@ class Nodes:
                     waiting.append(source)
         return False
 
-    def downstream(self, starts: Iterable[Any]) -> Dict[str, Any]:
-        """Returns nodes and all that depend on their data, by name."""
+    def downstream(self, starts: Iterable[Any], waits: bool = False) -> Dict[str, Any]:
+        """Returns nodes and all that depend on their data, or wait for them as well, by name."""
         seen = {node.name: node for node in starts}  # type: Dict[str, Any]
         waiting = list(seen.values())
         while waiting:
-            for use in self.all_uses(waiting.pop()):
-                if use.node.name not in seen:
-                    seen[use.node.name] = use.node
-                    waiting.append(use.node)
+            last = waiting.pop()
+            found = [use.node for use in self.all_uses(last)]
+            if waits:
+                found += [self.by_name[name] for name in self.waiting.get(last.name, ())]
+            for node in found:
+                if node.name not in seen:
+                    seen[node.name] = node
+                    waiting.append(node)
         return seen
 
     def is_one(self, output: Output) -> bool:

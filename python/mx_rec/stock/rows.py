@@ -200,9 +200,9 @@ class Rows:
             return None
         waits = list(reader.control_inputs) + [
             tensor.op for tensor in reader.inputs if tensor.op is not op]
-        return self.value(op, reader, waits) if depends(waits, self._changes()) else None
+        return self.value(op, reader, waits) if depends(waits, self.changes()) else None
 
-    def _changes(self) -> Set[tf.Operation]:
+    def changes(self) -> Set[tf.Operation]:
         """Returns the ops of the table, and so those that change it."""
         return set(self.table.handle.consumers())
 

@@ -67,7 +67,7 @@ class ServerRows(Rows):
         states = [one.is_initialized for one in _resources_of(self.table)]
         return tf.reduce_all(tf.stack(states), name="is_initialized")
 
-    def _changes(self) -> Set[tf.Operation]:
+    def changes(self) -> Set[tf.Operation]:
         """Returns the pushes of the graph: servers find tables by their names."""
         return {op for op in self.graph.get_operations() if op.type == PUSH}
 

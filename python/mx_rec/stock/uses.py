@@ -1,7 +1,7 @@
 """What a graph does with one variable, use by use: what is not known keeps it TensorFlow's."""
 
 import re
-from typing import Any, List, Sequence, Tuple
+from typing import Any, List, Sequence, Set, Tuple
 
 import tensorflow as tf
 
@@ -44,6 +44,7 @@ class Uses:
         known = {name for one in adam for name in one.inner}.union(dense.inner)
         self.variable = variable
         self.gathers = []  # type: List[Any]
+        self.snapshots = []  # type: List[Any]
         self.reads = []  # type: List[Any]
         self.whole = []  # type: List[Any]
         self.shapes = []  # type: List[Any]
@@ -84,6 +85,7 @@ class Uses:
         elif kind == "ResourceGather" and use.position == 0:
             self._gather(node)
         elif kind == "ReadVariableOp":
+            self.snapshots.append(node)
             self._of_value(node, node)
         elif kind == "DisableCopyOnRead":
             # Newer Savers read without a copy.
@@ -219,6 +221,33 @@ def check_reads(uses: Uses) -> None:
         # What an average of all steps adds says more than what it starts with.
         raise Stays("it is also read as a whole, {}".format(
             min(refused, key=lambda one: one[0])[1]))
+
+
+def check_snapshots(uses: Uses) -> None:
+    """Refuses resource variables whose value is read before they change, and shown afterwards.
+
+    What reads a table in the place of a gather, or of what a run fetches, reads it when it runs.
+    """
+    nodes = uses.nodes
+    ops = {name for step in uses.steps() for name in step.ops}.union(
+        one.name for one in uses.changes)
+
+    def changed_behind(node: Any) -> Set[str]:
+        return ops.intersection(nodes.downstream([node], waits=True))
+
+    for read in [one for one in uses.snapshots if one.name not in ops]:
+        changes = changed_behind(read)
+        copies = [read]
+        for copy in copies if changes else ():
+            readers = [use.node for use in nodes.all_uses(copy)]
+            copies.extend(one for one in readers if one.op in _SAME)
+            shown = [one for one in readers if one.op not in _SAME
+                     and changed_behind(one) != changes]
+            if not readers or nodes.waiting.get(copy.name):
+                shown.append(copy)
+            if shown:
+                raise Stays("{} reads it before {} changes it, and {} ({}) shows what it was "
+                            "before".format(read.name, min(changes), shown[0].name, shown[0].op))
 
 
 def is_idle(node: Any) -> bool:
