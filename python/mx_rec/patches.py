@@ -28,7 +28,8 @@
 | tf.compat.v1.train.warm_start | the same, called by hand |
 | Estimator._call_model_fn | variables of stock models become tables when the model is built |
 | Estimator._add_meta_graph_for_mode | the same: exported models have variables |
-| Estimator.get_variable_names, get_variable_value | the same: checkpoints have tables for them |
+| tf.compat.v1.train.NewCheckpointReader | the same: checkpoints have tables for them |
+| checkpoint_utils._set_checkpoint_initializer | the same, for tf.train.init_from_checkpoint |
 | Estimator's reading of warm_start_from | lists that do not fit each other are refused at once |
 | meta_graph.import_scoped_meta_graph_* | imported collections hold variables of tables |
 | Graph._add_new_tf_operations | imported graphs: no feeding past fused updates, no empty tables |
@@ -80,7 +81,7 @@ from mx_rec.saver.var_lists import patched_build, patched_init
 from mx_rec.saver.warm_start import patched_warm_start
 from mx_rec.state.graph_state import remember_session
 from mx_rec.stock.estimators import patched_add_mode, patched_model_fn
-from mx_rec.stock.saved_variables import patched_variable_names, patched_variable_value
+from mx_rec.stock.saved_variables import patched_reader, patched_start
 from mx_rec.tensorflow import names
 from mx_rec.tensorflow.versions import IS_1, VERSION, Absent, absent, find, has_estimators
 
@@ -178,6 +179,8 @@ _COLLECTIONS = _in(_P + "framework.ops")
 _FETCHES = _in(_P + "client.session:_FetchHandler")
 _OPTIMIZER = _P + "training.optimizer"
 _GRADIENTS = _in(_P + "ops.gradients")
+_READERS = (((2, 2), _P + "training.py_checkpoint_reader"),
+            ((1, 15), "tensorflow.python:pywrap_tensorflow"))
 _ESTIMATOR = "tensorflow_estimator.python.estimator.estimator"
 
 _PATCHES = (
@@ -218,6 +221,12 @@ _PATCHES = (
     _Patch("imported graphs", _in(_P + "framework.meta_graph"),
            "import_scoped_meta_graph_with_return_elements", patched_import),
     _Patch("imported graphs", tf.Graph, "_add_new_tf_operations", patched_new_operations),
+    _Patch("variables of checkpoints that are tables", _READERS, "NewCheckpointReader",
+           patched_reader),
+    _Patch("variables of checkpoints that are tables", _in(_P + "training.training"),
+           "NewCheckpointReader", patched_reader),
+    _Patch("variables of checkpoints that are tables", _in(_P + "training.checkpoint_utils"),
+           "_set_checkpoint_initializer", patched_start),
     _Patch("the refusal to freeze", _in(_P + "framework.graph_util_impl"), "extract_sub_graph",
            patched_tool),
     _Patch("the refusal to freeze", _in(_P + "framework.convert_to_constants"),
@@ -264,10 +273,6 @@ _ESTIMATOR_PATCHES = (
            patched_model_fn),
     _Patch("tables in the place of variables", _in(_ESTIMATOR + ":Estimator"),
            "_add_meta_graph_for_mode", patched_add_mode),
-    _Patch("variables of Estimators that are tables", _in(_ESTIMATOR + ":Estimator"),
-           "get_variable_names", patched_variable_names),
-    _Patch("variables of Estimators that are tables", _in(_ESTIMATOR + ":Estimator"),
-           "get_variable_value", patched_variable_value),
 ) + tuple(
     _Patch("plain exports of Estimators", _in(_ESTIMATOR + ":Estimator"), name,
            patched_estimator_export)
@@ -290,6 +295,7 @@ def apply() -> None:
             absent(patch.feature, "{}.{}".format(owner.__name__, patch.name))
     _export("train.warm_start",
             find("warm starts", *_in(_P + "training.warm_starting_util")).warm_start)
+    _export("train.NewCheckpointReader", find("readers", *_READERS).NewCheckpointReader)
     variables = find("variables", *_VARIABLES)
     _export("get_collection", find("collections", *_COLLECTIONS).get_collection)
     for name in ("variables_initializer", "initializers.variables"):

@@ -143,6 +143,15 @@ def shaped_ops():
     return OneTable(library())
 
 
+def variables_in(path):
+    """The names of the variables that a checkpoint has as such, without those that are tables there."""
+    from mx_rec.tensorflow.names import NewCheckpointReader
+
+    path = str(path)
+    return sorted(NewCheckpointReader(tf().train.latest_checkpoint(path) if os.path.isdir(path) else path)
+                  .get_variable_to_shape_map())
+
+
 def new_session(graph=None):
     """A session with two threads of each kind."""
     config = tf().compat.v1.ConfigProto(intra_op_parallelism_threads=2, inter_op_parallelism_threads=2)

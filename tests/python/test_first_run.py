@@ -179,21 +179,59 @@ def test_initializers_that_a_program_holds_start_tables(resource, optimizer):
     both(program)
 
 
-def test_a_restore_of_what_a_reader_lists_says_which_tables_it_leaves_out(said, tmp_path):
-    """Programs restore what tf.train.list_variables names; tables are not in it, and stayed as they were without a word."""
-    with settings(True), tf.Graph().as_default():
-        model = Model()
+# Ways in which programs take over what they find in a checkpoint.
+def listed_and_restored(path, variables):
+    return v1.train.Saver([one for one in variables if one.op.name in dict(tf.train.list_variables(path))]).restore
+
+
+def listed_and_started(path, _):
+    found = dict(tf.train.list_variables(path))
+    trained = [one for one in v1.trainable_variables() if one.op.name in found]
+    assert len(trained) == 3
+    v1.train.init_from_checkpoint(path, {one.op.name: one.op.name for one in trained})
+
+
+def started_by_scope(path, _):
+    v1.train.init_from_checkpoint(path, {"/": "/"})
+
+
+def read_and_assigned(path, variables):
+    reader = v1.train.NewCheckpointReader(path)
+    shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    found = [one for one in variables if reader.has_tensor(one.op.name)]
+    assert all(one.shape.as_list() == shapes[one.op.name] and one.dtype.base_dtype == types[one.op.name] for one in found)
+    return lambda session, _: session.run([one.assign(reader.get_tensor(one.op.name)) for one in found])
+
+
+@pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
+@pytest.mark.parametrize("way", [listed_and_restored, listed_and_started, started_by_scope, read_and_assigned],
+                         ids=lambda way: way.__name__)
+def test_what_a_program_finds_in_a_checkpoint_has_the_variables_that_are_tables(said, tmp_path, way, resource):
+    """Readers did not list tables: rows of a program that takes over what it finds stayed as they were."""
+    def save(is_on):
+        model = Model(resource)
         with support.started(support.new_session()) as session:
-            model.trained(session, range(3))
-            path = v1.train.Saver().save(session, str(tmp_path / "model"))
-    with tf.Graph().as_default():
-        Model()
-        listed = {name for name, _ in tf.train.list_variables(path)}
-        saver = v1.train.Saver([one for one in v1.global_variables() if one.op.name in listed])
-        with support.new_session() as session, settings(True):
-            saver.restore(session, path)
-    warned, = said()
-    assert "has the variables items, users as tables" in warned and "tf.train.list_variables" in warned
+            yield model.trained(session, range(3))
+            yield model.all_rows(session)
+            v1.train.Saver().save(session, str(tmp_path / str(is_on)))
+
+    def go_on(is_on):
+        model, path = Model(resource), str(tmp_path / str(is_on))
+        variables = v1.global_variables()
+        restore = way(path, variables)
+        with support.started(support.new_session()) as session:
+            if restore is not None:
+                restore(session, path)
+            yield model.all_rows(session)
+            yield model.trained(session, range(3, 6))
+
+    both(save)
+    paths = [str(tmp_path / name) for name in ("False", "True")]
+    assert "users" not in support.variables_in(paths[1]) and "users" in support.variables_in(paths[0])
+    assert tf.train.list_variables(paths[1]) == tf.train.list_variables(paths[0])
+    # Slots that a checkpoint starts keep their variables TensorFlow's.
+    both(go_on, names=[] if way is started_by_scope else ["items", "users"])
+    assert not said()
 
 
 def test_sessions_of_a_server_share_variables_and_no_tables(said):
@@ -339,8 +377,8 @@ def test_a_saver_of_some_variables_under_other_names_is_built_anew_too(tmp_path)
             yield model.trained(session, range(3))
             path = saver.save(session, str(tmp_path / str(is_on)))
             dense = of_dense.save(session, str(tmp_path / "dense{}".format(is_on)))
-            assert sorted(name for name, _ in tf.train.list_variables(dense)) == ["w"]
-            assert sorted(name for name, _ in tf.train.list_variables(path)) == ["other", "w"] if is_on else ["items", "other", "w"]
+            assert support.variables_in(dense) == ["w"]
+            assert support.variables_in(path) == ["other", "w"] if is_on else ["items", "other", "w"]
             yield tf.train.load_variable(path, "other").ravel()
             yield model.trained(session, range(3, 4))
             of_dense.restore(session, dense)

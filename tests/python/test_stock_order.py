@@ -173,13 +173,18 @@ def test_a_reference_variable_that_is_fetched_beside_its_training_has_what_that_
                 for _ in range(3):
                     for read in reads:
                         found.append([tables] + list(np.ravel(sess.run([read, train])[0])))
-                count = len(graph.get_operations())
                 found.append([tables] + list(np.ravel(sess.run([w, train_other])[0])))
                 found.append([tables] + list(np.ravel(sess.run({"both": [w, train, train_other]})["both"][0])))
+                # What a loop and a branch change.
+                sets = w.assign(np.full(w.shape, 0.25, np.float32)), v1.assign(reads[4], np.full(w.shape, 0.5, np.float32))
+                found.append([tables] + list(np.ravel(sess.run([*sets, w, reads[4]]))))
+                for is_added in (True, False):
+                    added = tf.cond(tf.constant(is_added), lambda: tf.group(v1.scatter_add(w, [3], np.ones([1, cases.DIM]))), tf.no_op)
+                    found.append([tables] + list(np.ravel(sess.run([w, added])[0])))
+                count = len(graph.get_operations())
                 for read in reads:
                     sess.run([read, train])
-                # Each copy is read by one op more for each set of trainings.
-                assert len(graph.get_operations()) < count + 20
+                assert len(graph.get_operations()) == count
     half = len(found) // 2
     for expected, seen in zip(found[:half], found[half:]):
         np.testing.assert_allclose(seen[1:], expected[1:], rtol=cases.TOLERANCE)

@@ -12,6 +12,7 @@ from mx_rec.checkpoint.chains import chain_of
 from mx_rec.checkpoint.commit import listed_tables
 from mx_rec.checkpoint.paths import single_slashes
 from mx_rec.checkpoint.remote import directory_of, local_copy
+from mx_rec.tensorflow.names import NewCheckpointReader
 
 _KEYS = "key"
 
@@ -123,7 +124,7 @@ def _open(graph: tf.Graph, path: str, variables: Any, vocabulary: Dict[str, Any]
                                 "nor files of that prefix exist.".format(path))
     assert checkpoint is not None
     directories = _table_directories(graph, checkpoint)
-    names = sorted(tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map())
+    names = sorted(NewCheckpointReader(checkpoint).get_variable_to_shape_map())
     if isinstance(variables, tuple):
         variables = list(variables)
     return Source(checkpoint, directories, names, variables or None, vocabulary, previous)

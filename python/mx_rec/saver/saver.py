@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from mx_rec.base.log import logger
 from mx_rec.checkpoint.chains import (VARIABLES, base_of, delta_directory, is_delta, needed,
-                                      read_manifest, tables_directory)
+                                      tables_directory)
 from mx_rec.checkpoint.commit import alone, is_owned, sync_dense
 from mx_rec.checkpoint.loads import StagedLoads, tables_to_load, verify_tables
 from mx_rec.checkpoint.parts import open_parts
@@ -23,11 +23,9 @@ from mx_rec.constants.constants import MAX_INT32
 from mx_rec.export.serving import restores_tables
 from mx_rec.graph.runs import has_run
 from mx_rec.saver import incremental
-from mx_rec.saver.var_lists import (MARKER, is_marked, names_no_table, saver_ops,
-                                    variables_of_others)
+from mx_rec.saver.var_lists import MARKER, is_marked, names_no_table, saver_ops
 from mx_rec.state.settings import Settings
 from mx_rec.state.table_variable import is_table_variable
-from mx_rec.stock.analysis import table_name
 from mx_rec.stock.checkpoints import DenseSource, check_admission, with_variables
 from mx_rec.stock.convert import converted
 from mx_rec.stock.saved_variables import described_variables
@@ -244,27 +242,8 @@ def patched_restore(stock: Callable[..., None], self: Any, sess: Any, save_path:
     operations = saver_ops(self, sess, "restored")
     is_first = not has_run(sess)
     restored = _restore(stock, self, sess, save_path, operations)
-    _warn_of_others(self, sess, save_path)
     if not tf.executing_eagerly() and getattr(sess, "graph", None) is not None:
         open_parts(sess, restored, is_first)
-
-
-def _warn_of_others(saver: Any, sess: Any, save_path: str) -> None:
-    """Says which variables a checkpoint has as tables that a Saver of some was not given.
-
-    A program may have chosen them by what TensorFlow's readers of checkpoints list.
-    """
-    graph, directory = getattr(sess, "graph", None), directory_of(tf.compat.as_text(save_path))
-    if graph is None or tf.executing_eagerly() or not os.path.isdir(directory):
-        return
-    saved = {one["table"] for one in read_manifest(directory).get(VARIABLES, ())}
-    others = sorted(name for name in variables_of_others(saver, graph) if table_name(name) in saved)
-    if others:
-        logger.warning(
-            "the checkpoint %s has the variables %s as tables, and the Saver that restores it was "
-            "not given them: they stay as they are. TensorFlow's readers of checkpoints, such as "
-            "tf.train.list_variables, do not name variables that are tables.", save_path,
-            ", ".join(others))
 
 
 def _restore(stock: Callable[..., None], saver: Any, sess: Any, save_path: str,

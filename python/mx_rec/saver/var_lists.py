@@ -135,24 +135,6 @@ def names_no_table(saver: Any, of_variables: Sequence[Any]) -> bool:
         and (getattr(saver, _VARIABLES, None) is None or not of_variables)
 
 
-def variables_of_others(saver: Any, graph: tf.Graph) -> Set[str]:
-    """Returns the names of the variables of a graph that a Saver was not given; none if it has all.
-
-    Those that became tables are among them, without their slots.
-
-    Args:
-        saver: The Saver.
-        graph: The graph.
-    """
-    names = getattr(saver, _VARIABLES, None)
-    if names is None:
-        return set()
-    found = {one.plan.name for one in converted(graph)}.union(
-        variable.op.name for variable in graph.get_collection("variables")
-        if hasattr(variable, "op"))
-    return found.difference(names)
-
-
 def _split(var_list: Any) -> Any:
     """Splits var_list into (list without tables, op names of tables or None)."""
     if var_list is None:

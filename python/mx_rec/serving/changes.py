@@ -20,6 +20,7 @@ from mx_rec.checkpoint.contents import read_table
 from mx_rec.checkpoint.parts import directories_of, name_of
 from mx_rec.export.plain_rows import stored
 from mx_rec.export.plain_storage import STORAGES
+from mx_rec.tensorflow.names import NewCheckpointReader
 
 DELTA, DIFFERENCE, FULL = "delta", "difference", "full"
 
@@ -240,7 +241,7 @@ def _variables(saved: Saved, model: Dict[str, Any]) -> Dict[str, bytes]:
     found = {}
     wholes = {}  # type: Dict[str, np.ndarray]
     try:
-        reader = tf.train.load_checkpoint(saved.prefix)
+        reader = NewCheckpointReader(saved.prefix)
         for one in model["variables"]:
             name = one.get("whole", one["name"])
             if not reader.has_tensor(name):

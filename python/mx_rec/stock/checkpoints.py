@@ -8,6 +8,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import weakref
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
@@ -33,6 +34,7 @@ from mx_rec.stock.dense import CHUNK, dense_value, fill, make_filling
 from mx_rec.stock.options import StockTables
 from mx_rec.stock.parts import SavedPlace
 from mx_rec.stock.server_fill import tables_on_disk
+from mx_rec.tensorflow.names import NewCheckpointReader
 
 
 def saved_tables(checkpoint: str) -> Set[str]:
@@ -104,7 +106,7 @@ def dense_variables(graph: tf.Graph, checkpoint: str) -> Set[str]:
     Returns:
         Names of their ops.
     """
-    names = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
+    names = NewCheckpointReader(checkpoint).get_variable_to_shape_map()
     found = set()  # type: Set[str]
     for variable in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES):
         if isinstance(variable, tf.Variable):
@@ -170,7 +172,7 @@ class DenseSource:
             if _is_there(directory, other):
                 raise _other_ids(one, checkpoint, "is the table {!r} by ids {} limits".format(
                     other, "with" if one.plan.ids.is_lifted else "without"))
-        shapes = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
+        shapes = NewCheckpointReader(checkpoint).get_variable_to_shape_map()
         self.found = [one for one in missing if one.saved.name in shapes]
         for one in self.found:
             if not one.plan.ids.keeps_rows:
@@ -280,7 +282,7 @@ def _check_slots(converted: Sequence[Any], directory: str, checkpoint: str) -> N
                 continue
             lacking = [place.name for place, slot in zip(one.slots, one.plan.slots)
                        if slot.name not in there]
-            names = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map() \
+            names = NewCheckpointReader(checkpoint).get_variable_to_shape_map() \
                 if lacking else {}
             found = [name for name in lacking if name in names]
             if found:
@@ -421,7 +423,7 @@ def _wanted(graph: tf.Graph, checkpoint: str, directory: str) -> List[_Wanted]:
     places = saved_places(graph)
     plans = plan_variables(graph.as_graph_def(), StockTables((".*",), 1), False,
                            known=names, has_saver=True, decides_ids=False, saved=places)
-    known = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
+    known = NewCheckpointReader(checkpoint).get_variable_to_shape_map()
     objects = {variable.op.name for variable in variables}
     found = []  # type: List[_Wanted]
     for plan in plans:
@@ -459,7 +461,7 @@ def _saved_slots(places: Dict[str, SavedPlace], plan: StockVariable, objects: Se
 def _write(wanted: Sequence[_Wanted], checkpoint: str, directory: str, prefix: str) -> None:
     """Writes a checkpoint of variables: all that the other has, and tables."""
     values = []  # type: List[Tuple[str, str, np.ndarray]]
-    known = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
+    known = NewCheckpointReader(checkpoint).get_variable_to_shape_map()
     for one in wanted:
         rows, slots = _values(one, directory)
         values.append((one.saved.name, one.saved.spec, rows.reshape(one.plan.shape)))
@@ -512,6 +514,23 @@ def write_checkpoint(values: Sequence[Tuple[str, str, np.ndarray]], prefix: str)
                                  tensors=inputs)
         with tf.compat.v1.Session(config=alone()) as session:
             session.run(save, dict(zip(inputs, [value for _, _, value in values])))
+
+
+def written_for(graph: tf.Graph, values: Sequence[Tuple[str, str, np.ndarray]]) -> str:
+    """Writes a temporary checkpoint of variables, which stays as long as a graph.
+
+    Args:
+        graph: The graph.
+        values: See `write_checkpoint`.
+
+    Returns:
+        Its prefix.
+    """
+    folder = tempfile.mkdtemp(prefix="mx_rec_variables_")
+    weakref.finalize(graph, shutil.rmtree, folder, True)
+    prefix = os.path.join(folder, "variables")
+    write_checkpoint(values, prefix)
+    return prefix
 
 
 def _values(one: _Wanted, directory: str) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:

@@ -155,21 +155,22 @@ class LateOps:
         given = frozenset(fed)
         key = fetched.name, frozenset(one.name for one in ran), given
         if key not in self._at_end:
-            self._at_end[key] = self._value_behind(fetched, rows, rows.changes().intersection(
-                upstream([one for one in ran if one is not fetched], control_inputs=True,
-                         given=given)))
+            changes = rows.changes()
+            self._at_end[key] = self._value_behind(fetched, rows, frozenset(
+                getattr(one, "op", one) for one in ran if not changes.isdisjoint(
+                    upstream([one], control_inputs=True, given=given))))
         return self._at_end[key]
 
     def _value_behind(self, fetched: tf.Tensor, rows: Rows,
-                      changes: Set[tf.Operation]) -> tf.Tensor:
-        """Returns a variable as it is behind some ops, `fetched` if there are none."""
-        if not changes:
+                      changing: FrozenSet[tf.Operation]) -> tf.Tensor:
+        """Returns a variable as it is behind ops that a run computes and that change its table."""
+        if not changing.difference([fetched.op]):
             return fetched
-        key = _name_of(rows), frozenset(changes)
+        key = _name_of(rows), changing
         if key not in self._behind:
             with extensible(self._graph):
                 self._behind[key] = rows.value(self._graph.get_operation_by_name(key[0]),
-                                               waits=sorted(changes, key=lambda op: op.name))
+                                               waits=sorted(changing, key=lambda op: op.name))
         return self._behind[key]
 
     def values(self) -> Dict[tf.Operation, tf.Tensor]:

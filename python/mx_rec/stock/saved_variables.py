@@ -1,7 +1,7 @@
-"""What an Estimator says of its variables that are tables in its last checkpoint.
+"""Reads variables that are tables in a checkpoint, as programs read others.
 
-The manifest of a checkpoint says which variables its tables stand for. TensorFlow's own readers of
-checkpoints do not know tables, and list the other variables alone.
+The manifest of a checkpoint says which variables its tables stand for. A program finds in readers
+what a checkpoint has, and takes values from there, or restores what it has found.
 """
 
 import os
@@ -13,7 +13,8 @@ import tensorflow as tf
 from mx_rec.checkpoint.chains import VARIABLES, chain_of, read_manifest
 from mx_rec.checkpoint.parts import directories_of
 from mx_rec.checkpoint.remote import directory_of, local_copy
-from mx_rec.stock.checkpoints import initial_rows, refused_rows, saved_rows
+from mx_rec.stock.checkpoints import (initial_rows, refused_rows, saved_rows,
+                                         written_for)
 from mx_rec.stock.convert import ConvertedVariable
 
 
@@ -41,11 +42,50 @@ def described_variables(converted: Sequence[ConvertedVariable]) -> List[Dict[str
     return found
 
 
-def _saved_variables(model_dir: str) -> Dict[str, List[Dict[str, Any]]]:
-    """Returns the variables that are tables in the last checkpoint of a model_dir, by name."""
-    checkpoint = tf.train.latest_checkpoint(model_dir) if model_dir else None
-    if checkpoint is None:
-        return {}
+class _Reader:
+    """A reader of a checkpoint that has tables in the place of variables.
+
+    Args:
+        reader: TensorFlow's.
+        checkpoint: The prefix of the checkpoint.
+        tables: The variables that are tables there, by name.
+    """
+
+    def __init__(self, reader: Any, checkpoint: str,
+                 tables: Dict[str, List[Dict[str, Any]]]) -> None:
+        self._reader = reader
+        self._checkpoint = checkpoint
+        self._tables = tables
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def has_tensor(self, name: str) -> bool:
+        """Returns whether the checkpoint has a variable."""
+        return name in self._tables or bool(self._reader.has_tensor(name))
+
+    def get_variable_to_shape_map(self) -> Dict[str, List[int]]:
+        """Returns the sizes of all variables by their names."""
+        return dict(self._reader.get_variable_to_shape_map(),
+                    **{name: list(parts[0]["whole"]) for name, parts in self._tables.items()})
+
+    def get_variable_to_dtype_map(self) -> Dict[str, tf.DType]:
+        """Returns the types of all variables by their names."""
+        return dict(self._reader.get_variable_to_dtype_map(),
+                    **{name: tf.float32 for name in self._tables})
+
+    def get_tensor(self, name: str) -> np.ndarray:
+        """Returns what a variable holds.
+
+        Args:
+            name: Of the variable.
+        """
+        parts = self._tables.get(tf.compat.as_text(name))
+        return self._reader.get_tensor(name) if parts is None else _value(self._checkpoint, parts)
+
+
+def _saved_variables(checkpoint: str) -> Dict[str, List[Dict[str, Any]]]:
+    """Returns the variables that are tables in a checkpoint, by name."""
     found = {}  # type: Dict[str, List[Dict[str, Any]]]
     with local_copy(directory_of(checkpoint)) as directory:
         for one in read_manifest(directory).get(VARIABLES, ()) if os.path.isdir(directory) else ():
@@ -53,9 +93,9 @@ def _saved_variables(model_dir: str) -> Dict[str, List[Dict[str, Any]]]:
     return found
 
 
-def _value(model_dir: str, parts: Sequence[Dict[str, Any]]) -> np.ndarray:
-    """Returns what a variable would hold in the last checkpoint of a model_dir: the numbers that
-    evaluation computes with, whether a row was made or not."""
+def _value(checkpoint: str, parts: Sequence[Dict[str, Any]]) -> np.ndarray:
+    """Returns what a variable would hold in a checkpoint: the numbers that evaluation computes
+    with, whether a row was made or not."""
     whole = parts[0]["whole"]
     if sum(part["rows"] for part in parts) != whole[0]:
         raise tf.errors.InvalidArgumentError(
@@ -63,7 +103,7 @@ def _value(model_dir: str, parts: Sequence[Dict[str, Any]]) -> np.ndarray:
             "the slots of each part a name of their own.".format(
                 parts[0]["name"], sum(part["rows"] for part in parts), whole[0]))
     value = np.empty([whole[0], int(np.prod(whole[1:], dtype=np.int64))], np.float32)
-    with local_copy(directory_of(tf.train.latest_checkpoint(model_dir))) as directory:
+    with local_copy(directory_of(checkpoint)) as directory:
         for part in parts:
             slot, end = part["slot"], part["key"] + part["rows"]
             rows, slots = saved_rows(
@@ -79,16 +119,27 @@ def _value(model_dir: str, parts: Sequence[Dict[str, Any]]) -> np.ndarray:
     return value.reshape(whole)
 
 
-def patched_variable_names(stock: Callable[..., Any], self: Any) -> List[str]:
-    """Estimator.get_variable_names, which names variables that are tables, too."""
-    return sorted(set(stock(self)).union(_saved_variables(self.model_dir)))
-
-
-def patched_variable_value(stock: Callable[..., Any], self: Any, name: str) -> Any:
-    """Estimator.get_variable_value, which gives what a variable that is a table would hold.
+def patched_reader(stock: Callable[..., Any], filepattern: Any) -> Any:
+    """tf.compat.v1.train.NewCheckpointReader, which knows variables that are tables.
 
     Args:
-        name: Of the variable.
+        filepattern: The prefix of the checkpoint.
     """
-    parts = _saved_variables(self.model_dir).get(name[:-2] if name.endswith(":0") else name)
-    return stock(self, name) if parts is None else _value(self.model_dir, parts)
+    reader, checkpoint = stock(filepattern), tf.compat.as_text(filepattern)
+    tables = _saved_variables(checkpoint)
+    return _Reader(reader, checkpoint, tables) if tables else reader
+
+
+def patched_start(stock: Callable[..., None], variable: Any, ckpt_file: str, tensor_name: str,
+                  *args: Any, **kwargs: Any) -> None:
+    """What tf.compat.v1.train.init_from_checkpoint starts a variable by, also with a table.
+
+    Args:
+        variable: The variable.
+        ckpt_file: The prefix of the checkpoint.
+        tensor_name: The name of the variable there.
+    """
+    parts = _saved_variables(ckpt_file).get(tensor_name)
+    if parts is not None:
+        ckpt_file = written_for(variable.graph, [(tensor_name, "", _value(ckpt_file, parts))])
+    stock(variable, ckpt_file, tensor_name, *args, **kwargs)

@@ -9,9 +9,6 @@ import contextlib
 import itertools
 import os
 import re
-import shutil
-import tempfile
-import weakref
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
@@ -26,7 +23,7 @@ from mx_rec.ops import library
 from mx_rec.stock.admission import RowRules, SavedHistory, started_clock
 from mx_rec.stock.analysis import plan_variables, product, table_name
 from mx_rec.stock.checkpoints import (expect_conversion, history_of, RowDtypes, initial_rows,
-                                      row_dtypes_of, saved_rows, write_checkpoint)
+                                      row_dtypes_of, saved_rows, written_for)
 from mx_rec.stock.convert import (ConvertedVariable, Needs, converted, places_of,
                                   saved_places)
 from mx_rec.stock.dense import set_all
@@ -448,11 +445,7 @@ class VariableStarts:
             logger.info("the variable %s starts with the rows of the table %s of %s.", name,
                         ", ".join(os.path.basename(path) for path in one.saved.paths),
                         source.checkpoint)
-        folder = tempfile.mkdtemp(prefix="mx_rec_variables_")
-        weakref.finalize(self._graph, shutil.rmtree, folder, True)
-        prefix = os.path.join(folder, "variables")
-        write_checkpoint(values, prefix)
-        return prefix
+        return written_for(self._graph, values)
 
     def _fill_op(self, one: ConvertedVariable, start: _Start, rules: RowRules,
                  after: List[tf.Operation]) -> tf.Operation:

@@ -49,6 +49,10 @@ while_v2 = find("gradients in loops", (_SINCE_1, _P + "ops.while_v2"))
 MapDataset = find("graph modification of one-shot iterators",
                   ((2, 12), _P + "data.ops.map_op:_MapDataset"),
                   (_SINCE_1, _P + "data.ops.dataset_ops:MapDataset"))
+# TensorFlow's own: patches.py imports this before it replaces anything.
+NewCheckpointReader = find(
+    "readers of checkpoints", ((2, 2), _P + "training.py_checkpoint_reader:NewCheckpointReader"),
+    (_SINCE_1, _P + "pywrap_tensorflow:NewCheckpointReader"))
 RefVariable = find("copies of variables", ((2, 12), _P + "ops.ref_variable:RefVariable"),
                    (_SINCE_1, _P + "ops.variables:RefVariable"))
 c_api = find("graph modification", ((2, 0), _P + "client.pywrap_tf_session"),
