@@ -28,7 +28,7 @@ const AHEAD: usize = 4;
 const PLACES_AHEAD: usize = 16;
 
 /// Bytes of rows that are worth a thread to copy them.
-const LEAST: usize = 256 << 10;
+const LEAST: usize = 64 << 10;
 
 /// How long a step of compaction takes at most, as far as it can be cut.
 const COMPACTION: Duration = Duration::from_millis(20);
