@@ -6,14 +6,16 @@ does its work. Any other chain is left as it is, and the update takes its result
 """
 
 import collections
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from mx_rec.stock.max_norm import Clipped, clipped_rows, is_alone, is_gradient
-from mx_rec.stock.nodes import Nodes, Output, shape_of
+from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
 from mx_rec.stock.updates import Step
 from mx_rec.stock.values import affine_value, constant_int
 
 _PASS = ("Identity",)
+# Ops that give the same rows in the same order.
+_SAME_ROWS = ("Identity", "Reshape")
 # Ops to which values of rows do not matter.
 SHAPES = ("Shape", "ZerosLike", "OnesLike", "Size", "Rank")
 _SUMS = {"SparseSegmentSum": "sum", "SparseSegmentMean": "mean", "SparseSegmentSqrtN": "sqrtn"}
@@ -33,7 +35,10 @@ class Bags(NamedTuple):
         leaves_out: Whether negative ids among them are left out.
         pool: Name of the op that pools rows.
         max_norm: What rows are scaled down to before, None if they are not.
-        of_rows: The gradient of rows that are scaled down, None if they are not.
+        of_rows: The gradient of rows that are scaled down or have weights, None if they do not.
+        weights: What the row of each id is multiplied with, None if it is not. Then the sparse ids
+            are those that TensorFlow has filled and left some out of, if it does, and `result` is
+            the sum, which TensorFlow divides and chooses from.
     """
 
     result: str
@@ -44,6 +49,25 @@ class Bags(NamedTuple):
     pool: str
     max_norm: Optional[float]
     of_rows: Optional[Output]
+    weights: Optional[Output]
+
+
+class _Pool(NamedTuple):
+    """An op that pools rows.
+
+    Attributes:
+        node: The op.
+        rows: The distinct rows that it pools.
+        segments: The tensor that tells which bag the row of an id is of.
+        weights: What the row of each id is multiplied with before, None if it is not.
+        between: The ops between the rows and it.
+    """
+
+    node: Any
+    rows: Output
+    segments: Output
+    weights: Optional[Output]
+    between: Tuple[Any, ...]
 
 
 class Pooled(NamedTuple):
@@ -57,6 +81,7 @@ class Pooled(NamedTuple):
         segments: The tensor that tells which bag the row of an id is of.
         pool: Name of the op that pools rows.
         clipped: The rows, if they are scaled down before.
+        weighted: How rows are multiplied with weights, None if they are not.
     """
 
     result: Any
@@ -66,6 +91,7 @@ class Pooled(NamedTuple):
     segments: Output
     pool: str
     clipped: Optional[Clipped]
+    weighted: Optional[_Pool]
 
 
 class Piece(NamedTuple):
@@ -186,26 +212,46 @@ def _pooled(nodes: Nodes, gather: Any, unique: str, grad: Output,
     if found is None:
         # The ids of an ordinary lookup may be distinct, too.
         return None
-    max_norm = of_rows = None
-    if found.clipped is not None:
-        max_norm, of_rows = found.clipped.max_norm, grad
-        # Of the gradients of rows that were scaled down, the one that becomes that of the rows.
-        made = [use.node for use in nodes.uses(unique, 1)
-                if use.node.op in _GRADIENTS or use.node.op == "UnsortedSegmentSum"]
-        made = [one for one in made if is_gradient(nodes, found.clipped, (one.name, 0), of_rows)]
-        if len(made) != 1 or not is_alone(nodes, found.clipped, found.pool, of_rows,
-                                          set(step.ops)):
+    of_rows, of_pooled = None, grad  # type: Optional[Output], Optional[Output]
+    if found.clipped is not None or found.weighted is not None:
+        of_rows = grad
+        if not is_alone(nodes, (gather.name, 0), found.pool, of_rows, set(step.ops)):
             return None
-        grad = made[0].name, 0
-    of_result = _of_vectors(nodes, found, unique, grad)
+    if found.clipped is not None:
+        of_pooled = _of_scaled(nodes, found.clipped, (unique, 1), grad)
+    if of_pooled is None:
+        return None
+    of_result = _of_vectors(nodes, found, unique, of_pooled)
     sparse = (found.ids, False)  # type: Optional[Tuple[Tuple[Output, ...], bool]]
+    indices, _ = found.ids
+    if found.weighted is not None and _is(nodes, indices, ("SparseFillEmptyRows",), 0):
+        sparse = found.ids + (nodes.inputs[indices[0]][2],), False
     if found.fill:
         of_result, sparse = _chosen(nodes, found, of_result), _sparse(nodes, found.fill)
     if of_result is None or sparse is None:
         return None
     return Piece(gather.name, of_result, Bags(
-        found.result.name, found.fill, found.combiner, *sparse, pool=found.pool, max_norm=max_norm,
-        of_rows=of_rows))
+        found.result.name, found.fill, found.combiner, *sparse, pool=found.pool,
+        max_norm=None if found.clipped is None else found.clipped.max_norm, of_rows=of_rows,
+        weights=None if found.weighted is None else found.weighted.weights))
+
+
+def _of_scaled(nodes: Nodes, clipped: Clipped, places: Output, of_rows: Output) -> Optional[Output]:
+    """Returns the gradient of the rows that were scaled down which becomes that of the rows.
+
+    Args:
+        nodes: The graph.
+        clipped: The rows.
+        places: Those of ids among the rows.
+        of_rows: The gradient of the rows.
+    """
+    made = {}  # type: Dict[Tuple[Output, Output], List[Output]]
+    for use in _by_places(nodes, places):
+        if use.node.op in _GRADIENTS or use.node.op == "UnsortedSegmentSum":
+            values, rows = nodes.inputs[use.node.name][:2]
+            made.setdefault((values, rows), []).append((use.node.name, 0))
+    found = [same[0] for same in made.values() if is_gradient(nodes, clipped, same, of_rows)]
+    return found[0] if len(found) == 1 else None
 
 
 def _chosen(nodes: Nodes, pooled: Pooled, grad: Optional[Output]) -> Optional[Output]:
@@ -231,13 +277,47 @@ def _of_vectors(nodes: Nodes, pooled: Pooled, unique: str, grad: Output) -> Opti
         return nodes.behind(inputs[0])
     if made.op != "UnsortedSegmentSum" or pooled.combiner != "sum":
         return None
-    spread = nodes.behind(inputs[0])
-    if inputs[1] != (unique, 1) or not _is(nodes, spread, ("GatherV2", "Gather"), 0) \
+    spread = nodes.behind(inputs[0])  # type: Optional[Output]
+    if pooled.weighted is not None:
+        spread = _before_product(nodes, inputs[0], pooled.weighted)
+    if spread is None or nodes.behind(inputs[1], _SAME_ROWS) != (unique, 1) \
+            or not _takes_rows(nodes, spread) \
             or nodes.behind(nodes.inputs[spread[0]][1]) != pooled.segments:
         return None
-    if nodes.by_name[spread[0]].op == "GatherV2" and constant_int(nodes, spread[0], 2) != 0:
-        return None
     return nodes.behind(nodes.inputs[spread[0]][0])
+
+
+def _before_product(nodes: Nodes, grad: Output, pool: _Pool) -> Optional[Output]:
+    """Returns what the gradients of the rows of ids were before they were multiplied with weights.
+
+    Weights are one for each id: a sum over the dimensions along which the rows were repeated is one
+    over none.
+    """
+    product = nodes.behind(grad, _SAME_ROWS)
+    if _is(nodes, product, ("Sum",), 0):
+        product, axes = [nodes.behind(one) for one in nodes.inputs[product[0]]]
+        if nodes.by_name[axes[0]].op != "BroadcastGradientArgs":
+            return None
+    if not _is(nodes, product, ("Mul",), 0):
+        return None
+    one, other = [nodes.behind(factor) for factor in nodes.inputs[product[0]]]
+    return one if other == pool.weights else other if one == pool.weights else None
+
+
+def _takes_rows(nodes: Nodes, output: Output) -> bool:
+    """Whether a tensor is of rows of another, which a gather takes."""
+    if not _is(nodes, output, ("GatherV2", "Gather"), 0):
+        return False
+    node = nodes.by_name[output[0]]
+    return node.op == "Gather" or (constant_int(nodes, node.name, 2) == 0
+                                   and not node.attr["batch_dims"].i)
+
+
+def _by_places(nodes: Nodes, places: Output) -> List[Use]:
+    """Returns what reads the places of ids among distinct ones, or a vector of them."""
+    found = nodes.uses(*places)
+    return found + [other for use in found if use.node.op == "Reshape"
+                    for other in nodes.uses(use.node.name)]
 
 
 def _sparse(nodes: Nodes, fill: str) -> Optional[Tuple[Tuple[Output, ...], bool]]:
@@ -281,26 +361,30 @@ def pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[Pooled]:
     Returns:
         The vectors of the bags, None if there are none.
     """
-    sums = [(use.node, None) for use in _readers(nodes, gather) if use.node.op in _SUMS
-            and use.position == 0]  # type: List[Tuple[Any, Optional[Clipped]]]
-    for use in nodes.uses(unique, 1) if not sums else ():
-        if use.node.op in _SUMS and use.position == 1:
-            scaled = _clipped(nodes, gather, nodes.behind(nodes.inputs[use.node.name][0]))
-            sums.extend([] if scaled is None else [(use.node, scaled)])
-    if len(sums) != 1:
+    pools = [(pool, _clipped(nodes, gather, pool.rows)) for pool in _pools(nodes, unique)]
+    pools = [(pool, clipped) for pool, clipped in pools
+             if clipped is not None or pool.rows == (gather.name, 0)]
+    if len(pools) != 1:
         return None
-    pool, clipped = sums[0]
+    pool, clipped = pools[0]
     # TensorFlow reads rows for all before it updates them. A reader of its own is not ordered so.
-    if clipped is None and any(use.node.op not in SHAPES for use in _readers(nodes, gather)
-                               if use.node is not pool):
+    own = {one.name for one in pool.between + (pool.node,)}
+    if clipped is None and any(use.node.op not in SHAPES and use.node.name not in own
+                               for use in _readers(nodes, gather)):
         return None
-    segments = nodes.behind(nodes.inputs[pool.name][2])
+    if pool.weights is not None and gather.name in nodes.upstream([pool.weights[0]], waits=True):
+        return None
+    segments = pool.segments
     indices, ids = _matrix_of(nodes, segments), nodes.behind(nodes.inputs[unique][0])
-    if nodes.inputs[pool.name][1] != (unique, 1) or indices is None:
+    if indices is None:
         return None
+    if pool.weights is not None:
+        return Pooled(pool.node, "", (indices, ids), "sum", segments, pool.node.name, clipped,
+                      pool)
+    pool = pool.node
     combiner = _SUMS[pool.op]
     if not _is(nodes, ids, ("SparseFillEmptyRows",), 1):
-        return Pooled(pool, "", (indices, ids), combiner, segments, pool.name, clipped)
+        return Pooled(pool, "", (indices, ids), combiner, segments, pool.name, clipped, None)
     fill = ids[0]
     if indices != (fill, 0) or any(use.node.op not in SHAPES for use in _readers(nodes, pool)
                                    if use.node.op != "Select"):
@@ -318,7 +402,25 @@ def pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[Pooled]:
     if not _is(nodes, column, ("Reshape",), 0) \
             or nodes.behind(nodes.inputs[column[0]][0]) != (fill, 2):
         return None
-    return Pooled(chosen[0], fill, (indices, ids), combiner, segments, pool.name, clipped)
+    return Pooled(chosen[0], fill, (indices, ids), combiner, segments, pool.name, clipped, None)
+
+
+def _pools(nodes: Nodes, unique: str) -> Iterator[_Pool]:
+    """Yields the ops that pool the rows of distinct ids."""
+    for use in nodes.uses(unique, 1):
+        node, inputs = use.node, nodes.inputs[use.node.name]
+        rows = nodes.behind(inputs[0])
+        if use.position == 1 and node.op in _SUMS:
+            yield _Pool(node, rows, nodes.behind(inputs[2]), None, ())
+        elif use.position == 1 and _takes_rows(nodes, (node.name, 0)):
+            # What tf.nn.embedding_lookup_sparse makes of weights.
+            for product in nodes.uses(node.name):
+                for total in nodes.uses(product.node.name) if product.node.op == "Mul" else ():
+                    if total.node.op == "SegmentSum" and total.position == 0:
+                        weights = nodes.inputs[product.node.name][1 - product.position]
+                        yield _Pool(total.node, rows,
+                                    nodes.behind(nodes.inputs[total.node.name][1]),
+                                    nodes.behind(weights), (node, product.node))
 
 
 def _clipped(nodes: Nodes, gather: Any, result: Output) -> Optional[Clipped]:
