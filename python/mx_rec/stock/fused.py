@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 from mx_rec.stock.max_norm import Clipped, clipped_rows, is_alone, is_gradient
 from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
 from mx_rec.stock.updates import Step
-from mx_rec.stock.values import affine_value, constant_int
+from mx_rec.stock.values import affine_value, constant_int, joined_rows
 
 _PASS = ("Identity",)
 # Ops that give the same rows in the same order.
@@ -163,7 +163,7 @@ def _gradients(nodes: Nodes, step: Step,
         # What TensorFlow adds is cut no further: nothing joins gradients before.
         values, rows = [list(one) for one in zip(*step.parts)]
     elif step.sums:
-        values, rows = _parts(nodes, step.grad), _parts(nodes, step.indices)
+        values, rows = joined_rows(nodes, step.grad), joined_rows(nodes, step.indices)
     else:
         unique = nodes.behind(step.indices)
         summed = nodes.behind(step.grad)
@@ -172,9 +172,9 @@ def _gradients(nodes: Nodes, step: Step,
             return None
         if nodes.inputs[summed[0]][1] != (unique[0], 1):
             return None
-        values = _parts(nodes, nodes.inputs[summed[0]][0])
-        rows = _parts(nodes, nodes.inputs[unique[0]][0])
-    if values is None or rows is None or len(values) not in (1, len(rows)):
+        values = joined_rows(nodes, nodes.inputs[summed[0]][0])
+        rows = joined_rows(nodes, nodes.inputs[unique[0]][0])
+    if len(values) not in (1, len(rows)):
         return None
     by_ids = {_ids_of(nodes, gather): gather for gather in reversed(gathers)}
     # Those of several lookups are joined first, and multiplied with a rate or clipped then.
@@ -459,18 +459,6 @@ def _readers(nodes: Nodes, node: Any) -> List[Any]:
         else:
             found.append(use)
     return found
-
-
-def _parts(nodes: Nodes, output: Output) -> Optional[List[Output]]:
-    """Returns what is joined along the first dimension: the tensor itself if nothing is."""
-    output = nodes.behind(output)
-    node = nodes.by_name.get(output[0])
-    if node is None or node.op != "ConcatV2":
-        return [output]
-    inputs = nodes.inputs[node.name]
-    if constant_int(nodes, node.name, len(inputs) - 1) != 0:
-        return None
-    return list(inputs[:-1])
 
 
 def _is(nodes: Nodes, output: Output, kinds: Sequence[str], place: int) -> bool:
