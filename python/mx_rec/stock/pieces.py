@@ -179,14 +179,18 @@ def _pool(one: _Lookup, none: tf.Tensor) -> None:
     # Some may have been replaced since the lookup noted them.
     waits = [in_its_place(wait) for wait in one.waits]
     with in_place_of(one.op, waits, [one.op.name]):
-        bags = _bags(one, none) if one.weights is None else _weighted_bags(one, none)
+        bags = _bags(one) if one.weights is None else _weighted_bags(one, none)
         table.multi_lookup_times[True] += 1
         offsets, inverse = one.rows.make_rows(one.piece.gather, bags.ids, bags.counted, [one.op])
         norms = norms_of(one.piece.bags.max_norm)
+        weights = none
+        if one.weights is not None:
+            weights = library().mx_rec_bag_weights(tf.reshape(one.weights, [-1]), inverse,
+                                                   name="weights")
         one.pooled, = read_rows([table.handle], [row_shape(table.variable)], [offsets], [inverse],
-                                ([bags.ends], [bags.weights], [bags.divisors]), norms=norms,
+                                ([bags.ends], [weights], [bags.divisors]), norms=norms,
                                 name="pooled")
-        one.found = [offsets, inverse, bags.ends, bags.weights, bags.divisors, norms,
+        one.found = [offsets, inverse, bags.ends, weights, bags.divisors, norms,
                      one.pooled.op.outputs[1:]]
     replace_output(one.op, one.pooled)
 
@@ -212,17 +216,16 @@ def _apply(change: _Update) -> None:
 
 
 class _Bags(NamedTuple):
-    """The bags of a lookup: ids, what is counted of them, where each bag ends among them, weights
-    of ids and divisors of bags."""
+    """The bags of a lookup: ids, what is counted of them, where each bag ends among them, and
+    divisors of bags."""
 
     ids: tf.Tensor
     counted: tf.Tensor
     ends: tf.Tensor
-    weights: tf.Tensor
     divisors: tf.Tensor
 
 
-def _bags(lookup: _Lookup, none: tf.Tensor) -> _Bags:
+def _bags(lookup: _Lookup) -> _Bags:
     """Adds the op that makes bags of sparse ids without weights."""
     bags = lookup.piece.bags
     indices, shape = _matrix(lookup.inputs)
@@ -238,7 +241,7 @@ def _bags(lookup: _Lookup, none: tf.Tensor) -> _Bags:
     ids = found.bag_ids[0]
     # What is counted is without the ids that fill bags without ids.
     counted = made(False).bag_ids[0] if lookup.rows.rules.refuses and lookup.fills() else ids
-    return _Bags(ids, counted, found.ends[0], none, found.divisors[0])
+    return _Bags(ids, counted, found.ends[0], found.divisors[0])
 
 
 def _weighted_bags(lookup: _Lookup, none: tf.Tensor) -> _Bags:
@@ -246,8 +249,7 @@ def _weighted_bags(lookup: _Lookup, none: tf.Tensor) -> _Bags:
     ids = lookup.rows.checked_ids(lookup.inputs[1])
     indices, shape = _matrix(lookup.inputs)
     ends = library().mx_rec_sparse_bag_ends(indices, shape, name="ends")
-    weights = library().mx_rec_bag_weights(tf.reshape(lookup.weights, [-1]), ids, name="weights")
-    return _Bags(ids, lookup.rows.occurrences(lookup.inputs[1]), ends, weights, none)
+    return _Bags(ids, lookup.rows.occurrences(lookup.inputs[1]), ends, none)
 
 
 def _matrix(sparse: Sequence[tf.Tensor]) -> Tuple[tf.Tensor, tf.Tensor]:
