@@ -60,14 +60,14 @@ class _Pool(NamedTuple):
         rows: The distinct rows that it pools.
         segments: The tensor that tells which bag the row of an id is of.
         weights: What the row of each id is multiplied with before, None if it is not.
-        between: The ops between the rows and it.
+        ops: Names of the ops between the rows and its result.
     """
 
     node: Any
     rows: Output
     segments: Output
     weights: Optional[Output]
-    between: Tuple[Any, ...]
+    ops: Tuple[str, ...]
 
 
 class Pooled(NamedTuple):
@@ -81,7 +81,7 @@ class Pooled(NamedTuple):
         segments: The tensor that tells which bag the row of an id is of.
         pool: Name of the op that pools rows.
         clipped: The rows, if they are scaled down before.
-        weighted: How rows are multiplied with weights, None if they are not.
+        weights: What the row of each id is multiplied with, None if it is not.
     """
 
     result: Any
@@ -91,7 +91,7 @@ class Pooled(NamedTuple):
     segments: Output
     pool: str
     clipped: Optional[Clipped]
-    weighted: Optional[_Pool]
+    weights: Optional[Output]
 
 
 class Piece(NamedTuple):
@@ -213,7 +213,7 @@ def _pooled(nodes: Nodes, gather: Any, unique: str, grad: Output,
         # The ids of an ordinary lookup may be distinct, too.
         return None
     of_rows, of_pooled = None, grad  # type: Optional[Output], Optional[Output]
-    if found.clipped is not None or found.weighted is not None:
+    if found.clipped is not None or found.weights is not None:
         of_rows = grad
         if not is_alone(nodes, (gather.name, 0), found.pool, of_rows, set(step.ops)):
             return None
@@ -224,7 +224,7 @@ def _pooled(nodes: Nodes, gather: Any, unique: str, grad: Output,
     of_result = _of_vectors(nodes, found, unique, of_pooled)
     sparse = (found.ids, False)  # type: Optional[Tuple[Tuple[Output, ...], bool]]
     indices, _ = found.ids
-    if found.weighted is not None and _is(nodes, indices, ("SparseFillEmptyRows",), 0):
+    if found.weights is not None and _is(nodes, indices, ("SparseFillEmptyRows",), 0):
         sparse = found.ids + (nodes.inputs[indices[0]][2],), False
     if found.fill:
         of_result, sparse = _chosen(nodes, found, of_result), _sparse(nodes, found.fill)
@@ -233,7 +233,7 @@ def _pooled(nodes: Nodes, gather: Any, unique: str, grad: Output,
     return Piece(gather.name, of_result, Bags(
         found.result.name, found.fill, found.combiner, *sparse, pool=found.pool,
         max_norm=None if found.clipped is None else found.clipped.max_norm, of_rows=of_rows,
-        weights=None if found.weighted is None else found.weighted.weights))
+        weights=found.weights))
 
 
 def _of_scaled(nodes: Nodes, clipped: Clipped, places: Output, of_rows: Output) -> Optional[Output]:
@@ -278,8 +278,8 @@ def _of_vectors(nodes: Nodes, pooled: Pooled, unique: str, grad: Output) -> Opti
     if made.op != "UnsortedSegmentSum" or pooled.combiner != "sum":
         return None
     spread = nodes.behind(inputs[0])  # type: Optional[Output]
-    if pooled.weighted is not None:
-        spread = _before_product(nodes, inputs[0], pooled.weighted)
+    if pooled.weights is not None:
+        spread = _before_product(nodes, inputs[0], pooled.weights)
     if spread is None or nodes.behind(inputs[1], _SAME_ROWS) != (unique, 1) \
             or not _takes_rows(nodes, spread) \
             or nodes.behind(nodes.inputs[spread[0]][1]) != pooled.segments:
@@ -287,7 +287,7 @@ def _of_vectors(nodes: Nodes, pooled: Pooled, unique: str, grad: Output) -> Opti
     return nodes.behind(nodes.inputs[spread[0]][0])
 
 
-def _before_product(nodes: Nodes, grad: Output, pool: _Pool) -> Optional[Output]:
+def _before_product(nodes: Nodes, grad: Output, weights: Output) -> Optional[Output]:
     """Returns what the gradients of the rows of ids were before they were multiplied with weights.
 
     Weights are one for each id: a sum over the dimensions along which the rows were repeated is one
@@ -301,7 +301,7 @@ def _before_product(nodes: Nodes, grad: Output, pool: _Pool) -> Optional[Output]
     if not _is(nodes, product, ("Mul",), 0):
         return None
     one, other = [nodes.behind(factor) for factor in nodes.inputs[product[0]]]
-    return one if other == pool.weights else other if one == pool.weights else None
+    return one if other == weights else other if one == weights else None
 
 
 def _takes_rows(nodes: Nodes, output: Output) -> bool:
@@ -366,22 +366,18 @@ def pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[Pooled]:
              if clipped is not None or pool.rows == (gather.name, 0)]
     if len(pools) != 1:
         return None
-    pool, clipped = pools[0]
+    (pool, _, segments, weights, own), clipped = pools[0]
     # TensorFlow reads rows for all before it updates them. A reader of its own is not ordered so.
-    own = {one.name for one in pool.between + (pool.node,)}
     if clipped is None and any(use.node.op not in SHAPES and use.node.name not in own
                                for use in _readers(nodes, gather)):
         return None
-    if pool.weights is not None and gather.name in nodes.upstream([pool.weights[0]], waits=True):
-        return None
-    segments = pool.segments
     indices, ids = _matrix_of(nodes, segments), nodes.behind(nodes.inputs[unique][0])
     if indices is None:
         return None
-    if pool.weights is not None:
-        return Pooled(pool.node, "", (indices, ids), "sum", segments, pool.node.name, clipped,
-                      pool)
-    pool = pool.node
+    if weights is not None:
+        if gather.name in nodes.upstream([weights[0]], waits=True):
+            return None
+        return Pooled(pool, "", (indices, ids), "sum", segments, pool.name, clipped, weights)
     combiner = _SUMS[pool.op]
     if not _is(nodes, ids, ("SparseFillEmptyRows",), 1):
         return Pooled(pool, "", (indices, ids), combiner, segments, pool.name, clipped, None)
@@ -411,16 +407,17 @@ def _pools(nodes: Nodes, unique: str) -> Iterator[_Pool]:
         node, inputs = use.node, nodes.inputs[use.node.name]
         rows = nodes.behind(inputs[0])
         if use.position == 1 and node.op in _SUMS:
-            yield _Pool(node, rows, nodes.behind(inputs[2]), None, ())
+            yield _Pool(node, rows, nodes.behind(inputs[2]), None, (node.name,))
         elif use.position == 1 and _takes_rows(nodes, (node.name, 0)):
             # What tf.nn.embedding_lookup_sparse makes of weights.
             for product in nodes.uses(node.name):
-                for total in nodes.uses(product.node.name) if product.node.op == "Mul" else ():
+                times = product.node.name
+                for total in nodes.uses(times) if product.node.op == "Mul" else ():
                     if total.node.op == "SegmentSum" and total.position == 0:
-                        weights = nodes.inputs[product.node.name][1 - product.position]
-                        yield _Pool(total.node, rows,
-                                    nodes.behind(nodes.inputs[total.node.name][1]),
-                                    nodes.behind(weights), (node, product.node))
+                        weights = nodes.behind(nodes.inputs[times][1 - product.position])
+                        segments = nodes.behind(nodes.inputs[total.node.name][1])
+                        yield _Pool(total.node, rows, segments, weights,
+                                    (node.name, times, total.node.name))
 
 
 def _clipped(nodes: Nodes, gather: Any, result: Output) -> Optional[Clipped]:

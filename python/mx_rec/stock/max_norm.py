@@ -3,7 +3,7 @@ of that: TensorFlow makes both of some thirty ops, which are compared with those
 """
 
 import functools
-from typing import NamedTuple, Optional, Sequence, Set
+from typing import Any, List, NamedTuple, Optional, Sequence, Set
 
 import numpy as np
 import tensorflow as tf
@@ -90,7 +90,7 @@ def is_gradient(nodes: Nodes, clipped: Clipped, of_result: Sequence[Output],
 
 
 def is_alone(nodes: Nodes, rows: Output, pool: str, of_rows: Output, update: Set[str]) -> bool:
-    """Whether nothing but a pooled lookup and its update needs rows.
+    """Whether nothing but a pooled lookup and its update needs rows, or waits for them.
 
     Args:
         nodes: The graph.
@@ -102,28 +102,31 @@ def is_alone(nodes: Nodes, rows: Output, pool: str, of_rows: Output, update: Set
     needed = nodes.upstream([pool, of_rows[0]], waits=True)
     waiting, seen = [rows[0]], {pool, of_rows[0]}
     while waiting:
-        for use in nodes.all_uses(nodes.by_name[waiting.pop()]):
-            name = use.node.name
-            is_shape = use.node.op == "Shape" \
-                and nodes.behind(nodes.inputs[name][0]) == rows
+        for node in _dependents(nodes, waiting.pop()):
+            is_shape = node.op == "Shape" and nodes.behind(nodes.inputs[node.name][0]) == rows
             # As TensorFlow leaves it for a gradient that nobody asks for.
-            is_left_over = use.node.op == "Identity" and not nodes.all_uses(use.node) \
-                and not nodes.waiting.get(name)
-            if name in seen or is_shape or is_left_over:
+            is_left_over = node.op == "Identity" and not _dependents(nodes, node.name)
+            if node.name in seen or is_shape or is_left_over:
                 continue
-            if name not in needed:
+            if node.name not in needed:
                 return False
-            seen.add(name)
-            waiting.append(name)
+            seen.add(node.name)
+            waiting.append(node.name)
     waiting = [of_rows[0]]
     while waiting:
-        for use in nodes.all_uses(nodes.by_name[waiting.pop()]):
-            if use.node.name in update:
+        for node in _dependents(nodes, waiting.pop()):
+            if node.name in update:
                 continue
-            if use.node.op not in _TO_UPDATE:
+            if node.op not in _TO_UPDATE:
                 return False
-            waiting.append(use.node.name)
+            waiting.append(node.name)
     return True
+
+
+def _dependents(nodes: Nodes, name: str) -> List[Any]:
+    """Returns the nodes that read a node or wait for it."""
+    return [use.node for use in nodes.all_uses(nodes.by_name[name])] + [
+        nodes.by_name[one] for one in nodes.waiting.get(name, ())]
 
 
 def _number(nodes: Nodes, output: Output) -> Optional[float]:
