@@ -284,3 +284,33 @@ def test_wrong_bags_and_weights_are_errors_and_change_nothing():
         assert session.run(vectors, {ids: [], places: np.zeros([0, 2]), values: []}).shape == (0, 4)
         session.run(train, {ids: [], places: np.zeros([0, 2]), values: []})
         np.testing.assert_array_equal(cases.value_of(session, w), before)
+
+
+@both
+@pytest.mark.parametrize("gate", ["GATE_OP", "GATE_GRAPH"])
+def test_a_step_gives_the_gradients_of_the_rows_as_well(gate, use_resource):
+    """They waited for the gradient of the weights, which nobody asked for and which needs the row of each id: the run
+    was refused. With GATE_GRAPH all updates wait for them."""
+    def gradients(is_converted):
+        with tf.Graph().as_default() as graph:
+            ids, labels = v1.placeholder(tf.int64, [None, 3]), v1.placeholder(tf.float32, [None])
+            w, other = variables(2, use_resource, (4, 4))
+            sparse = filled(ids)
+            vectors = [tf.nn.embedding_lookup_sparse(w, sparse, weights_of(sparse), combiner="mean"),
+                       tf.nn.embedding_lookup_sparse(other, sparse, None, combiner="mean")]
+            optimizer = v1.train.AdagradOptimizer(0.1)
+            pairs = optimizer.compute_gradients(loss_of(vectors, labels), gate_gradients=getattr(optimizer, gate))
+            train = optimizer.apply_gradients(pairs)
+            if is_converted:
+                assert all(plan.converts for plan in convert_graph(graph, True) if plan.name in ("w0", "w1"))
+            with support.new_session(graph=graph) as session:
+                session.run(v1.global_variables_initializer())
+                for one in (w, other):
+                    cases.set_variable(session, one, cases.start())
+                return [session.run([[grad for grad, _ in pairs], train], {ids: batch, labels: label})[0]
+                        for batch, label in cases.batches(3)]
+
+    for ours, theirs in zip(gradients(True), gradients(False)):
+        for one, expected in zip(ours, theirs):
+            np.testing.assert_array_equal(one.indices, expected.indices)
+            np.testing.assert_allclose(one.values, expected.values, rtol=1e-5, atol=1e-6)

@@ -13,7 +13,7 @@ from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.optimizers.base import apply_rows
 from mx_rec.state.table_variable import row_shape
 from mx_rec.stock import updates as forms
-from mx_rec.stock.fused import Piece
+from mx_rec.stock.fused import Bags, Piece
 from mx_rec.stock.rows import Rows, optimizer_step, sums_of
 
 
@@ -130,11 +130,37 @@ def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
     for change in updates:
         for one in change.lookups:
             if one.piece.bags is not None:
+                _leave_rows_out(change.rows, one.piece.bags)
                 # A run that fetches these rows finds them by itself.
                 change.rows.look_up_apart(change.rows.op(one.piece.gather),
                                           change.rows.op(one.piece.bags.pool), one.pooled)
     return {change.rows.plan.name: {one.piece.gather for one in change.lookups}
             for change in updates}
+
+
+def _leave_rows_out(rows: Rows, bags: Bags) -> None:
+    """Lets the gradient of rows with weights be computed without the rows: for a run that fetches
+    it. It waits for that of the weights, which nothing reads."""
+    if bags.weights is None:
+        return
+    product = rows.op(bags.pool).inputs[0].op
+    weights = rows.tensor(bags.weights)
+    spread = next(one for one in map(_copied, product.inputs) if one is not weights).op
+    rows.shapes_apart(spread)
+    waiting = [op for op in spread.outputs[0].consumers() if op.type == "Mul" and op is not product]
+    while waiting:
+        left = waiting.pop()
+        waiting.extend(left.outputs[0].consumers())
+        for gate in [op for op in left._control_outputs if op.type == "NoOp"]:
+            others = [op for op in gate.control_inputs if op is not left]
+            gate._remove_all_control_inputs()
+            gate._add_control_inputs(others)
+
+
+def _copied(tensor: tf.Tensor) -> tf.Tensor:
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor
 
 
 def _lookups(rows: Rows) -> List[_Lookup]:
@@ -215,7 +241,7 @@ def _apply(change: _Update) -> None:
     rows.replace_update(change.step, done)
 
 
-class _Bags(NamedTuple):
+class _Ends(NamedTuple):
     """The bags of a lookup: ids, what is counted of them, where each bag ends among them, and
     divisors of bags."""
 
@@ -225,7 +251,7 @@ class _Bags(NamedTuple):
     divisors: tf.Tensor
 
 
-def _bags(lookup: _Lookup) -> _Bags:
+def _bags(lookup: _Lookup) -> _Ends:
     """Adds the op that makes bags of sparse ids without weights."""
     bags = lookup.piece.bags
     indices, shape = _matrix(lookup.inputs)
@@ -241,15 +267,15 @@ def _bags(lookup: _Lookup) -> _Bags:
     ids = found.bag_ids[0]
     # What is counted is without the ids that fill bags without ids.
     counted = made(False).bag_ids[0] if lookup.rows.rules.refuses and lookup.fills() else ids
-    return _Bags(ids, counted, found.ends[0], found.divisors[0])
+    return _Ends(ids, counted, found.ends[0], found.divisors[0])
 
 
-def _weighted_bags(lookup: _Lookup, none: tf.Tensor) -> _Bags:
+def _weighted_bags(lookup: _Lookup, none: tf.Tensor) -> _Ends:
     """Adds the ops that make bags of sparse ids with weights, in the order of the ids."""
     ids = lookup.rows.checked_ids(lookup.inputs[1])
     indices, shape = _matrix(lookup.inputs)
     ends = library().mx_rec_sparse_bag_ends(indices, shape, name="ends")
-    return _Bags(ids, lookup.rows.occurrences(lookup.inputs[1]), ends, none)
+    return _Ends(ids, lookup.rows.occurrences(lookup.inputs[1]), ends, none)
 
 
 def _matrix(sparse: Sequence[tf.Tensor]) -> Tuple[tf.Tensor, tf.Tensor]:

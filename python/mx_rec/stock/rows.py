@@ -166,16 +166,24 @@ class Rows:
         for reader in pool.outputs[0].consumers():
             if reader.type in SHAPES:
                 reader._update_input(0, pooled)  # pylint: disable=protected-access
+        self.shapes_apart(op)
+        output = op.outputs[0]
+        self.look_up(op, False)
+        mark_positions(output.op, FUSED_ATTRIBUTE, [output.value_index])
+        self.graph.prevent_feeding(output)
+
+    def shapes_apart(self, op: tf.Operation) -> None:
+        """Replaces the ops that tell the shape of what a gather gives: it does not need the rows.
+
+        Args:
+            op: The gather, of rows of the variable or of rows that another gave.
+        """
         for shape in [reader for reader in _readers(op.outputs[0]) if reader.type == "Shape"]:
             with in_place_of(shape):
                 kind = shape.outputs[0].dtype
                 sizes = tf.concat([tf.shape(op.inputs[1], out_type=kind),
                                    tf.constant(self.plan.shape[1:], kind)], 0, name="shape")
             replace_output(shape, sizes)
-        output = op.outputs[0]
-        self.look_up(op, False)
-        mark_positions(output.op, FUSED_ATTRIBUTE, [output.value_index])
-        self.graph.prevent_feeding(output)
 
     def read(self, op: tf.Operation) -> None:
         """Replaces a read of the whole variable."""
