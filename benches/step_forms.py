@@ -8,6 +8,8 @@ A form is an optimizer and what the program does besides, such as `lazy_adam cli
     norm    batch normalization, whose averages the training waits for
     sparse  4 columns of 20 ids whose rows are averaged (tf.nn.embedding_lookup_sparse), batches of
             4,096, dim 32; else 26 columns of an id, batches of 2,048, dim 16
+    weights of them with a weight for each id
+    padded  zeros in the place of the first row of each column
 
 Columns have 200,000 rows, and ids, which an iterator gives, are the more frequent the smaller they
 are. Each side is a process, by turns; a line has the medians of a step in milliseconds of the
@@ -24,7 +26,8 @@ from typing import Any, List
 import numpy as np
 import tensorflow as tf
 
-FORMS = ["lazy_adam", "lazy_adam clip", "lazy_adam norm", "sgd", "adagrad clip", "adagrad sparse"]
+FORMS = ["lazy_adam", "lazy_adam clip", "lazy_adam norm", "sgd", "adagrad clip", "adagrad sparse",
+         "adagrad sparse weights", "adam padded"]
 ROWS, BATCHES, WARM_UP = 200000, 32, 34
 SIDES = ("variables", "tables")
 v1 = tf.compat.v1
@@ -38,8 +41,9 @@ def optimizer_named(name: str) -> Any:
             "sgd": lambda: v1.train.GradientDescentOptimizer(0.01)}[name]()
 
 
-def columns(is_sparse: bool) -> List[tf.Tensor]:
+def columns(has: List[str]) -> List[tf.Tensor]:
     """Builds the lookups of the columns."""
+    is_sparse = "sparse" in has
     count, batch, dim, size = (4, 4096, 32, 20) if is_sparse else (26, 2048, 16, 1)
     random = np.random.RandomState(0)
     drawn = [(np.exp(random.rand(BATCHES, batch * size) * np.log(ROWS)) - 1).astype(np.int64)
@@ -49,11 +53,16 @@ def columns(is_sparse: bool) -> List[tf.Tensor]:
     made = [v1.get_variable("column{}".format(at), [ROWS, dim],
                             initializer=v1.random_uniform_initializer(-0.01, 0.01))
             for at in range(count)]
+    if "padded" in has:
+        made = [tf.concat([tf.zeros([1, dim]), one[1:, :]], 0) for one in made]
     if not is_sparse:
         return [tf.nn.embedding_lookup(one, of) for one, of in zip(made, ids)]
-    places = np.stack([np.arange(batch * size) // size, np.arange(batch * size) % size], 1)
+    places = tf.constant(np.stack([np.arange(batch * size) // size,
+                                   np.arange(batch * size) % size], 1), tf.int64)
+    weights = tf.SparseTensor(places, tf.constant(random.rand(batch * size), tf.float32),
+                              [batch, size]) if "weights" in has else None
     return [tf.nn.embedding_lookup_sparse(
-        one, tf.SparseTensor(tf.constant(places, tf.int64), of, [batch, size]), None, combiner="mean")
+        one, tf.SparseTensor(places, of, [batch, size]), weights, combiner="mean")
         for one, of in zip(made, ids)]
 
 
@@ -64,7 +73,7 @@ def measure(side: str, form: str, steps: int) -> float:
 
         init(stock_tables=".*")
     optimizer, *has = form.split()
-    rows = tf.concat(columns("sparse" in has), 1)
+    rows = tf.concat(columns(has), 1)
     if "norm" in has:
         rows = v1.layers.batch_normalization(rows, training=True)
     loss = tf.reduce_mean(tf.square(v1.layers.dense(rows, 8)))
@@ -102,7 +111,7 @@ def main() -> None:
             out = subprocess.run([sys.executable, __file__, form, "--side", side, "--steps",
                                   str(given.steps)], check=True, stdout=subprocess.PIPE)
             found[side] = min(found[side], float(out.stdout.split()[-1]))
-        print("{:16} variables {:7.2f}  tables {:7.2f}  {:.2f}".format(
+        print("{:22} variables {:7.2f}  tables {:7.2f}  {:.2f}".format(
             form, found["variables"], found["tables"], found["variables"] / found["tables"]),
             flush=True)
 

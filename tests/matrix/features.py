@@ -395,11 +395,21 @@ def unchanged_scripts(_):
         with started(stock_tables=".*" if tables else None):
             with tf.Graph().as_default() as graph:
                 ids, labels = tf1.placeholder(tf.int64, [None]), tf1.placeholder(tf.float32, [None])
-                rows = [tf.nn.embedding_lookup(tf1.get_variable(
-                    name, [50, 4], initializer=tf1.constant_initializer(start)), ids)
-                        for name, start in (("users", 0.2), ("items", -0.1))]
-                loss = tf.reduce_mean(tf.square(
-                    tf.reduce_sum(rows[0] * 2.0 + tf.sin(rows[1]), 1) - labels))
+                users, items, tags, history = [
+                    tf1.get_variable(name, [50, 4], initializer=tf1.constant_initializer(start))
+                    for name, start in (("users", 0.2), ("items", -0.1), ("tags", 0.3),
+                                        ("history", 0.1))]
+                weights = tf.SparseTensor([[0, 0], [0, 1], [1, 0], [2, 0]], [0.5, 2.0, 1.0, 0.25],
+                                          [3, 2])
+                sparse = tf.SparseTensor(weights.indices, tf.concat([ids, ids[:1]], 0),
+                                         weights.dense_shape)
+                # Rows of tags have weights, and id 0 of the history is padding.
+                padded = tf.concat([tf.zeros([1, 4]), history[1:, :]], 0)
+                rows = tf.nn.embedding_lookup(users, ids) * 2.0 \
+                    + tf.sin(tf.nn.embedding_lookup(items, ids)) \
+                    + tf1.nn.embedding_lookup_sparse(tags, sparse, weights, combiner="mean") \
+                    + tf.nn.embedding_lookup(padded, ids % 3)
+                loss = tf.reduce_mean(tf.square(tf.reduce_sum(rows, 1) - labels))
                 train = _train.AdamOptimizer(0.05).minimize(loss)
                 start = tf1.global_variables_initializer()
                 with tf1.Session() as sess:
@@ -414,7 +424,7 @@ def unchanged_scripts(_):
                     found += trained(_train.GradientDescentOptimizer(0.1).minimize(loss))
                     found += trained(train)
                 made = [op.type for op in graph.get_operations()].count("MxRecTable")
-                assert made == (2 if tables else 0), made
+                assert made == (4 if tables else 0), made
                 return found
 
     on_tables = losses(True)

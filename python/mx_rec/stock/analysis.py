@@ -56,10 +56,12 @@ class Lookup(NamedTuple):
     Attributes:
         node: Name of the op.
         trains: Whether updates of the variable depend on it, so that it makes rows.
+        is_padded: Whether id 0 gives zeros.
     """
 
     node: str
     trains: bool
+    is_padded: bool = False
 
 
 class StockVariable(NamedTuple):
@@ -240,6 +242,11 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
                 raise Stays("its initial value ({}) cannot be drawn row by row{}".format(
                     nodes.inputs[plan.assigns[0]][1][0], "" if placement.job or part is not None
                     else ", and keys with an access_threshold start with one"))
+            if any(lookup.is_padded for lookup in plan.lookups) and (
+                    placement.job or thresholds_of(options, node.name)[0] >= 0):
+                raise Stays("{} reads zeros for its first row, which tables {} do not".format(
+                    plan.lookups[0].node, "on parameter servers" if placement.job
+                    else "with an access_threshold"))
             if placement.job and plan.changes:
                 raise Stays("{} sets rows of it, which tables on parameter servers do not "
                             "know".format(plan.changes[0]))
@@ -368,6 +375,13 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
             raise Stays("no name of stock_tables matches it")
         if rows < options.least_rows:
             raise Stays("it has {} rows, fewer than {}".format(rows, options.least_rows))
+    if uses.padded and len(uses.padded) < len(uses.gathers):
+        raise Stays("{} reads zeros for its first row, and {} the row".format(
+            uses.padded[0].name, next(one.name for one in uses.gathers if one not in uses.padded)))
+    if any({one.is_padded for one in step.slices} != {bool(uses.padded)} for step in uses.steps()
+           if step.slices or uses.padded):
+        raise Stays("{} reads zeros for its first row, and its gradient has that row".format(
+            uses.padded[0].name) if uses.padded else "its gradient leaves its first row out")
     dim = product(shape[1:])
     if not 1 <= dim <= MAX_EMBEDDING_SIZE:
         raise Stays("a row has {} floats, and those of tables 1 to {}".format(
@@ -407,7 +421,8 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         if len(uses.steps()) == 1 else None
     # An update that takes the same for all rows does not depend on them, and still makes them.
     behind.update(piece.gather for piece in pieces or ())
-    lookups = [Lookup(gather.name, gather.name in behind) for gather in uses.gathers]
+    lookups = [Lookup(gather.name, gather.name in behind, bool(uses.padded))
+               for gather in uses.gathers]
     return StockVariable(
         name=node.name, shape=list(shape), converts=True, reason=_summary(
             uses, kind, initializer["kind"] if initial else "its initializer, which sets all"),
@@ -572,7 +587,9 @@ def _summary(uses: Uses, kind: str, start: str) -> str:
     if uses.dense.decays or uses.dense.penalties:
         parts.append("its penalty is that of the rows of a batch, as l2 asks: rows outside of it "
                      "have none")
-    if uses.reads:
+    if uses.padded:
+        parts.append("row 0 reads as zeros")
+    elif uses.reads:
         parts.append("read as a whole {} time{}".format(
             len(uses.reads), "" if len(uses.reads) == 1 else "s"))
     return ", ".join(parts)

@@ -11,8 +11,9 @@ batch's rows: other numbers than TensorFlow's, which are asked for by `StockTabl
 from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from mx_rec.ops.optimizers import optimizer_named
-from mx_rec.stock.nodes import Nodes, Output
+from mx_rec.stock.nodes import Nodes, Output, shape_of
 from mx_rec.stock.options import BATCH_ROWS, StockTables
+from mx_rec.stock.padding import GRADIENT, padded_gradients, padded_value
 from mx_rec.stock.updates import (ADAM, ADD, LAZY_ADAM, Decay, Form, Slices, Step,
                                   has_wrong_attribute)
 from mx_rec.stock.values import affine_value
@@ -107,7 +108,8 @@ def dense_updates(nodes: Nodes, variable: Any, options: StockTables,
                if use.position == 0 and use.node.op in _FORMS]
     steps, inner = [], []  # type: List[Step], List[str]
     for update in updates:
-        step, decayed = _Match(nodes, {name for name, _ in reads}, update).step(options)
+        step, decayed = _Match(nodes, {name for name, _ in reads}, update,
+                               shape_of(variable)).step(options)
         steps.append(step)
         inner += [update.name] + decayed
     decays = [step for step in steps if step.decays]
@@ -130,10 +132,12 @@ class _Match:
         nodes: The graph.
         reads: Names of the ops that give the variable's value.
         update: The update.
+        shape: The sizes of the variable.
     """
 
-    def __init__(self, nodes: Nodes, reads: Set[str], update: Any) -> None:
+    def __init__(self, nodes: Nodes, reads: Set[str], update: Any, shape: Sequence[int]) -> None:
         self._nodes = nodes
+        self._shape = shape
         self._reads = reads
         self._update = update
         self._slices = []  # type: List[Slices]
@@ -186,6 +190,10 @@ class _Match:
         if node.op == "UnsortedSegmentSum":
             self._slices.append(Slices(inputs[0], inputs[1], node.name))
             return True
+        if node.op == GRADIENT:
+            found = padded_gradients(self._nodes, node, self._shape)
+            self._slices += [Slices(values, ids, node.name, True) for values, ids in found]
+            return bool(found)
         return node.op == "Mul" and self._takes_decay(node, inputs)
 
     def _takes_decay(self, node: Any, inputs: List[Output]) -> bool:
@@ -257,6 +265,8 @@ def _is_added_to_lookups(nodes: Nodes, variable: Any, reads: Sequence[Tuple[str,
     A number that is only shown is that of all rows.
     """
     uses = nodes.all_uses(variable) + [use for _, use in reads]
+    padded = [padded_value(nodes, use.node, shape_of(variable)) for _, use in reads]
+    uses += [use for value in padded if value is not None for use in nodes.all_uses(value)]
     gathers = [use.node for use in uses if use.position == 0
                and use.node.op in ("ResourceGather", "Gather", "GatherV2")]
     both = set(nodes.downstream(gathers)) & set(

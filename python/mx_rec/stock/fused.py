@@ -6,14 +6,16 @@ does its work. Any other chain is left as it is, and the update takes its result
 """
 
 import collections
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from mx_rec.stock.max_norm import Clipped, clipped_rows, is_alone, is_gradient
-from mx_rec.stock.nodes import Nodes, Output, shape_of
+from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
 from mx_rec.stock.updates import Step
-from mx_rec.stock.values import affine_value, constant_int
+from mx_rec.stock.values import affine_value, constant_int, joined_rows
 
 _PASS = ("Identity",)
+# Ops that give the same rows in the same order.
+_SAME_ROWS = ("Identity", "Reshape")
 # Ops to which values of rows do not matter.
 SHAPES = ("Shape", "ZerosLike", "OnesLike", "Size", "Rank")
 _SUMS = {"SparseSegmentSum": "sum", "SparseSegmentMean": "mean", "SparseSegmentSqrtN": "sqrtn"}
@@ -33,7 +35,10 @@ class Bags(NamedTuple):
         leaves_out: Whether negative ids among them are left out.
         pool: Name of the op that pools rows.
         max_norm: What rows are scaled down to before, None if they are not.
-        of_rows: The gradient of rows that are scaled down, None if they are not.
+        of_rows: The gradient of rows that are scaled down or have weights, None if they do not.
+        weights: What the row of each id is multiplied with, None if it is not. Then the sparse ids
+            are those that TensorFlow has filled and left some out of, if it does, and `result` is
+            the sum, which TensorFlow divides and chooses from.
     """
 
     result: str
@@ -44,6 +49,25 @@ class Bags(NamedTuple):
     pool: str
     max_norm: Optional[float]
     of_rows: Optional[Output]
+    weights: Optional[Output]
+
+
+class _Pool(NamedTuple):
+    """An op that pools rows.
+
+    Attributes:
+        node: The op.
+        rows: The distinct rows that it pools.
+        segments: The tensor that tells which bag the row of an id is of.
+        weights: What the row of each id is multiplied with before, None if it is not.
+        ops: Names of the ops between the rows and its result.
+    """
+
+    node: Any
+    rows: Output
+    segments: Output
+    weights: Optional[Output]
+    ops: Tuple[str, ...]
 
 
 class Pooled(NamedTuple):
@@ -57,6 +81,7 @@ class Pooled(NamedTuple):
         segments: The tensor that tells which bag the row of an id is of.
         pool: Name of the op that pools rows.
         clipped: The rows, if they are scaled down before.
+        weights: What the row of each id is multiplied with, None if it is not.
     """
 
     result: Any
@@ -66,6 +91,7 @@ class Pooled(NamedTuple):
     segments: Output
     pool: str
     clipped: Optional[Clipped]
+    weights: Optional[Output]
 
 
 class Piece(NamedTuple):
@@ -137,7 +163,7 @@ def _gradients(nodes: Nodes, step: Step,
         # What TensorFlow adds is cut no further: nothing joins gradients before.
         values, rows = [list(one) for one in zip(*step.parts)]
     elif step.sums:
-        values, rows = _parts(nodes, step.grad), _parts(nodes, step.indices)
+        values, rows = joined_rows(nodes, step.grad), joined_rows(nodes, step.indices)
     else:
         unique = nodes.behind(step.indices)
         summed = nodes.behind(step.grad)
@@ -146,9 +172,9 @@ def _gradients(nodes: Nodes, step: Step,
             return None
         if nodes.inputs[summed[0]][1] != (unique[0], 1):
             return None
-        values = _parts(nodes, nodes.inputs[summed[0]][0])
-        rows = _parts(nodes, nodes.inputs[unique[0]][0])
-    if values is None or rows is None or len(values) not in (1, len(rows)):
+        values = joined_rows(nodes, nodes.inputs[summed[0]][0])
+        rows = joined_rows(nodes, nodes.inputs[unique[0]][0])
+    if len(values) not in (1, len(rows)):
         return None
     by_ids = {_ids_of(nodes, gather): gather for gather in reversed(gathers)}
     # Those of several lookups are joined first, and multiplied with a rate or clipped then.
@@ -186,26 +212,46 @@ def _pooled(nodes: Nodes, gather: Any, unique: str, grad: Output,
     if found is None:
         # The ids of an ordinary lookup may be distinct, too.
         return None
-    max_norm = of_rows = None
-    if found.clipped is not None:
-        max_norm, of_rows = found.clipped.max_norm, grad
-        # Of the gradients of rows that were scaled down, the one that becomes that of the rows.
-        made = [use.node for use in nodes.uses(unique, 1)
-                if use.node.op in _GRADIENTS or use.node.op == "UnsortedSegmentSum"]
-        made = [one for one in made if is_gradient(nodes, found.clipped, (one.name, 0), of_rows)]
-        if len(made) != 1 or not is_alone(nodes, found.clipped, found.pool, of_rows,
-                                          set(step.ops)):
+    of_rows, of_pooled = None, grad  # type: Optional[Output], Optional[Output]
+    if found.clipped is not None or found.weights is not None:
+        of_rows = grad
+        if not is_alone(nodes, (gather.name, 0), found.pool, of_rows, set(step.ops)):
             return None
-        grad = made[0].name, 0
-    of_result = _of_vectors(nodes, found, unique, grad)
+    if found.clipped is not None:
+        of_pooled = _of_scaled(nodes, found.clipped, (unique, 1), grad)
+    if of_pooled is None:
+        return None
+    of_result = _of_vectors(nodes, found, unique, of_pooled)
     sparse = (found.ids, False)  # type: Optional[Tuple[Tuple[Output, ...], bool]]
+    indices, _ = found.ids
+    if found.weights is not None and _is(nodes, indices, ("SparseFillEmptyRows",), 0):
+        sparse = found.ids + (nodes.inputs[indices[0]][2],), False
     if found.fill:
         of_result, sparse = _chosen(nodes, found, of_result), _sparse(nodes, found.fill)
     if of_result is None or sparse is None:
         return None
     return Piece(gather.name, of_result, Bags(
-        found.result.name, found.fill, found.combiner, *sparse, pool=found.pool, max_norm=max_norm,
-        of_rows=of_rows))
+        found.result.name, found.fill, found.combiner, *sparse, pool=found.pool,
+        max_norm=None if found.clipped is None else found.clipped.max_norm, of_rows=of_rows,
+        weights=found.weights))
+
+
+def _of_scaled(nodes: Nodes, clipped: Clipped, places: Output, of_rows: Output) -> Optional[Output]:
+    """Returns the gradient of the rows that were scaled down which becomes that of the rows.
+
+    Args:
+        nodes: The graph.
+        clipped: The rows.
+        places: Those of ids among the rows.
+        of_rows: The gradient of the rows.
+    """
+    made = {}  # type: Dict[Tuple[Output, Output], List[Output]]
+    for use in _by_places(nodes, places):
+        if use.node.op in _GRADIENTS or use.node.op == "UnsortedSegmentSum":
+            values, rows = nodes.inputs[use.node.name][:2]
+            made.setdefault((values, rows), []).append((use.node.name, 0))
+    found = [same[0] for same in made.values() if is_gradient(nodes, clipped, same, of_rows)]
+    return found[0] if len(found) == 1 else None
 
 
 def _chosen(nodes: Nodes, pooled: Pooled, grad: Optional[Output]) -> Optional[Output]:
@@ -231,13 +277,47 @@ def _of_vectors(nodes: Nodes, pooled: Pooled, unique: str, grad: Output) -> Opti
         return nodes.behind(inputs[0])
     if made.op != "UnsortedSegmentSum" or pooled.combiner != "sum":
         return None
-    spread = nodes.behind(inputs[0])
-    if inputs[1] != (unique, 1) or not _is(nodes, spread, ("GatherV2", "Gather"), 0) \
+    spread = nodes.behind(inputs[0])  # type: Optional[Output]
+    if pooled.weights is not None:
+        spread = _before_product(nodes, inputs[0], pooled.weights)
+    if spread is None or nodes.behind(inputs[1], _SAME_ROWS) != (unique, 1) \
+            or not _takes_rows(nodes, spread) \
             or nodes.behind(nodes.inputs[spread[0]][1]) != pooled.segments:
         return None
-    if nodes.by_name[spread[0]].op == "GatherV2" and constant_int(nodes, spread[0], 2) != 0:
-        return None
     return nodes.behind(nodes.inputs[spread[0]][0])
+
+
+def _before_product(nodes: Nodes, grad: Output, weights: Output) -> Optional[Output]:
+    """Returns what the gradients of the rows of ids were before they were multiplied with weights.
+
+    Weights are one for each id: a sum over the dimensions along which the rows were repeated is one
+    over none.
+    """
+    product = nodes.behind(grad, _SAME_ROWS)
+    if _is(nodes, product, ("Sum",), 0):
+        product, axes = [nodes.behind(one) for one in nodes.inputs[product[0]]]
+        if nodes.by_name[axes[0]].op != "BroadcastGradientArgs":
+            return None
+    if not _is(nodes, product, ("Mul",), 0):
+        return None
+    one, other = [nodes.behind(factor) for factor in nodes.inputs[product[0]]]
+    return one if other == weights else other if one == weights else None
+
+
+def _takes_rows(nodes: Nodes, output: Output) -> bool:
+    """Whether a tensor is of rows of another, which a gather takes."""
+    if not _is(nodes, output, ("GatherV2", "Gather"), 0):
+        return False
+    node = nodes.by_name[output[0]]
+    return node.op == "Gather" or (constant_int(nodes, node.name, 2) == 0
+                                   and not node.attr["batch_dims"].i)
+
+
+def _by_places(nodes: Nodes, places: Output) -> List[Use]:
+    """Returns what reads the places of ids among distinct ones, or a vector of them."""
+    found = nodes.uses(*places)
+    return found + [other for use in found if use.node.op == "Reshape"
+                    for other in nodes.uses(use.node.name)]
 
 
 def _sparse(nodes: Nodes, fill: str) -> Optional[Tuple[Tuple[Output, ...], bool]]:
@@ -281,26 +361,26 @@ def pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[Pooled]:
     Returns:
         The vectors of the bags, None if there are none.
     """
-    sums = [(use.node, None) for use in _readers(nodes, gather) if use.node.op in _SUMS
-            and use.position == 0]  # type: List[Tuple[Any, Optional[Clipped]]]
-    for use in nodes.uses(unique, 1) if not sums else ():
-        if use.node.op in _SUMS and use.position == 1:
-            scaled = _clipped(nodes, gather, nodes.behind(nodes.inputs[use.node.name][0]))
-            sums.extend([] if scaled is None else [(use.node, scaled)])
-    if len(sums) != 1:
+    pools = [(pool, _clipped(nodes, gather, pool.rows)) for pool in _pools(nodes, unique)]
+    pools = [(pool, clipped) for pool, clipped in pools
+             if clipped is not None or pool.rows == (gather.name, 0)]
+    if len(pools) != 1:
         return None
-    pool, clipped = sums[0]
+    (pool, _, segments, weights, own), clipped = pools[0]
     # TensorFlow reads rows for all before it updates them. A reader of its own is not ordered so.
-    if clipped is None and any(use.node.op not in SHAPES for use in _readers(nodes, gather)
-                               if use.node is not pool):
+    if clipped is None and any(use.node.op not in SHAPES and use.node.name not in own
+                               for use in _readers(nodes, gather)):
         return None
-    segments = nodes.behind(nodes.inputs[pool.name][2])
     indices, ids = _matrix_of(nodes, segments), nodes.behind(nodes.inputs[unique][0])
-    if nodes.inputs[pool.name][1] != (unique, 1) or indices is None:
+    if indices is None:
         return None
+    if weights is not None:
+        if gather.name in nodes.upstream([weights[0]], waits=True):
+            return None
+        return Pooled(pool, "", (indices, ids), "sum", segments, pool.name, clipped, weights)
     combiner = _SUMS[pool.op]
     if not _is(nodes, ids, ("SparseFillEmptyRows",), 1):
-        return Pooled(pool, "", (indices, ids), combiner, segments, pool.name, clipped)
+        return Pooled(pool, "", (indices, ids), combiner, segments, pool.name, clipped, None)
     fill = ids[0]
     if indices != (fill, 0) or any(use.node.op not in SHAPES for use in _readers(nodes, pool)
                                    if use.node.op != "Select"):
@@ -318,7 +398,26 @@ def pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[Pooled]:
     if not _is(nodes, column, ("Reshape",), 0) \
             or nodes.behind(nodes.inputs[column[0]][0]) != (fill, 2):
         return None
-    return Pooled(chosen[0], fill, (indices, ids), combiner, segments, pool.name, clipped)
+    return Pooled(chosen[0], fill, (indices, ids), combiner, segments, pool.name, clipped, None)
+
+
+def _pools(nodes: Nodes, unique: str) -> Iterator[_Pool]:
+    """Yields the ops that pool the rows of distinct ids."""
+    for use in nodes.uses(unique, 1):
+        node, inputs = use.node, nodes.inputs[use.node.name]
+        rows = nodes.behind(inputs[0])
+        if use.position == 1 and node.op in _SUMS:
+            yield _Pool(node, rows, nodes.behind(inputs[2]), None, (node.name,))
+        elif use.position == 1 and _takes_rows(nodes, (node.name, 0)):
+            # What tf.nn.embedding_lookup_sparse makes of weights.
+            for product in nodes.uses(node.name):
+                times = product.node.name
+                for total in nodes.uses(times) if product.node.op == "Mul" else ():
+                    if total.node.op == "SegmentSum" and total.position == 0:
+                        weights = nodes.behind(nodes.inputs[times][1 - product.position])
+                        segments = nodes.behind(nodes.inputs[total.node.name][1])
+                        yield _Pool(total.node, rows, segments, weights,
+                                    (node.name, times, total.node.name))
 
 
 def _clipped(nodes: Nodes, gather: Any, result: Output) -> Optional[Clipped]:
@@ -357,18 +456,6 @@ def _readers(nodes: Nodes, node: Any) -> List[Any]:
         else:
             found.append(use)
     return found
-
-
-def _parts(nodes: Nodes, output: Output) -> Optional[List[Output]]:
-    """Returns what is joined along the first dimension: the tensor itself if nothing is."""
-    output = nodes.behind(output)
-    node = nodes.by_name.get(output[0])
-    if node is None or node.op != "ConcatV2":
-        return [output]
-    inputs = nodes.inputs[node.name]
-    if constant_int(nodes, node.name, len(inputs) - 1) != 0:
-        return None
-    return list(inputs[:-1])
 
 
 def _is(nodes: Nodes, output: Output, kinds: Sequence[str], place: int) -> bool:

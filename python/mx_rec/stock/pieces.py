@@ -1,6 +1,6 @@
 """Lookups and updates that need no tensor of rows: in plain form, which the graph pass joins."""
 
-from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import tensorflow as tf
 
@@ -13,7 +13,7 @@ from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.optimizers.base import apply_rows
 from mx_rec.state.table_variable import row_shape
 from mx_rec.stock import updates as forms
-from mx_rec.stock.fused import Piece
+from mx_rec.stock.fused import Bags, Piece
 from mx_rec.stock.rows import Rows, optimizer_step, sums_of
 
 
@@ -26,6 +26,7 @@ class _Lookup:
         op: The op whose result is replaced: the gather, or the vectors of the bags.
         grad: The gradient of that result.
         inputs: The ids; or indices, ids and shape of sparse ones.
+        weights: Of a pooled lookup, (n, 1) for n ids, None without.
         waits: Of a pooled lookup, what the ops in its place wait for.
         found: What the update takes of it, once it is replaced.
         pooled: The vectors of the bags, once it is replaced.
@@ -38,20 +39,30 @@ class _Lookup:
         self.found = []  # type: List[Any]
         self.waits = []  # type: List[tf.Operation]
         self.pooled = None  # type: Any
+        self.weights = None  # type: Optional[tf.Tensor]
         if piece.bags is None:
             self.op = rows.op(piece.gather)
             self.inputs = [self.op.inputs[1]]
             return
         self.op = rows.op(piece.bags.result)
         self.inputs = [rows.tensor(one) for one in piece.bags.sparse]
-        self.waits = waits_between([self.op.outputs[0]], self.inputs)
+        if piece.bags.weights is not None:
+            self.weights = rows.tensor(piece.bags.weights)
+        self.waits = waits_between([self.op.outputs[0]], self.sources())
+
+    def sources(self) -> List[tf.Tensor]:
+        """Returns what its result is computed from, beside rows."""
+        return self.inputs + ([] if self.weights is None else [self.weights])
 
     def can_fuse(self) -> bool:
         """Whether shapes are what the chain was recognized for."""
         if self.piece.bags is None:
             return True
-        sparse = self.inputs[2].shape.as_list() if self.piece.bags.fill else [2]
-        return sparse == [2] and self.grad.shape.rank == len(self.rows.plan.shape) == 2
+        if self.weights is not None and (
+                self.weights.shape.rank != 2 or self.weights.shape.as_list()[1] != 1):
+            return False
+        return all(one.shape.as_list() == [2] for one in self.inputs[2:]) \
+            and self.grad.shape.rank == len(self.rows.plan.shape) == 2
 
     def fills(self) -> bool:
         """Whether a bag without ids touches the first row."""
@@ -119,11 +130,37 @@ def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
     for change in updates:
         for one in change.lookups:
             if one.piece.bags is not None:
+                _leave_rows_out(change.rows, one.piece.bags)
                 # A run that fetches these rows finds them by itself.
                 change.rows.look_up_apart(change.rows.op(one.piece.gather),
                                           change.rows.op(one.piece.bags.pool), one.pooled)
     return {change.rows.plan.name: {one.piece.gather for one in change.lookups}
             for change in updates}
+
+
+def _leave_rows_out(rows: Rows, bags: Bags) -> None:
+    """Lets the gradient of rows with weights be computed without the rows: for a run that fetches
+    it. It waits for that of the weights, which nothing reads."""
+    if bags.weights is None:
+        return
+    product = rows.op(bags.pool).inputs[0].op
+    weights = rows.tensor(bags.weights)
+    spread = next(one for one in map(_copied, product.inputs) if one is not weights).op
+    rows.shapes_apart(spread)
+    waiting = [op for op in spread.outputs[0].consumers() if op.type == "Mul" and op is not product]
+    while waiting:
+        left = waiting.pop()
+        waiting.extend(left.outputs[0].consumers())
+        for gate in [op for op in left._control_outputs if op.type == "NoOp"]:
+            others = [op for op in gate.control_inputs if op is not left]
+            gate._remove_all_control_inputs()
+            gate._add_control_inputs(others)
+
+
+def _copied(tensor: tf.Tensor) -> tf.Tensor:
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor
 
 
 def _lookups(rows: Rows) -> List[_Lookup]:
@@ -146,7 +183,7 @@ def _waits(rows: Rows, step: forms.Step, lookups: Sequence[_Lookup]) -> List[tf.
         first.append(rows.op(lookup.piece.gather).inputs[1])
         bags = lookup.piece.bags
         if bags is not None:
-            first.extend([rows.tensor((bags.fill, 0))] if bags.fill else lookup.inputs)
+            first.extend([rows.tensor((bags.fill, 0))] if bags.fill else lookup.sources())
             first.append(rows.tensor((bags.result, 0)))
             if bags.of_rows is not None:
                 # The ops between wait for each other alone.
@@ -158,25 +195,28 @@ def _waits(rows: Rows, step: forms.Step, lookups: Sequence[_Lookup]) -> List[tf.
 
 
 def _pool(one: _Lookup, none: tf.Tensor) -> None:
-    """Replaces a pooled lookup, whose ids have no weights.
+    """Replaces a pooled lookup.
 
     Args:
         one: The lookup.
-        none: No weight.
+        none: No weight, and no divisor.
     """
     table = one.rows.table
     # Some may have been replaced since the lookup noted them.
     waits = [in_its_place(wait) for wait in one.waits]
     with in_place_of(one.op, waits, [one.op.name]):
-        bags = _bags(one, one.fills())
-        # What is counted is without the ids that fill bags without ids.
-        counted = _bags(one, False).ids if one.rows.rules.refuses and one.fills() else bags.ids
+        bags = _bags(one) if one.weights is None else _weighted_bags(one, none)
         table.multi_lookup_times[True] += 1
-        offsets, inverse = one.rows.make_rows(one.piece.gather, bags.ids, counted, [one.op])
+        offsets, inverse = one.rows.make_rows(one.piece.gather, bags.ids, bags.counted, [one.op])
         norms = norms_of(one.piece.bags.max_norm)
+        weights = none
+        if one.weights is not None:
+            weights = library().mx_rec_bag_weights(tf.reshape(one.weights, [-1]), inverse,
+                                                   name="weights")
         one.pooled, = read_rows([table.handle], [row_shape(table.variable)], [offsets], [inverse],
-                                ([bags.ends], [none], [bags.divisors]), norms=norms, name="pooled")
-        one.found = [offsets, inverse, bags.ends, none, bags.divisors, norms,
+                                ([bags.ends], [weights], [bags.divisors]), norms=norms,
+                                name="pooled")
+        one.found = [offsets, inverse, bags.ends, weights, bags.divisors, norms,
                      one.pooled.op.outputs[1:]]
     replace_output(one.op, one.pooled)
 
@@ -201,32 +241,51 @@ def _apply(change: _Update) -> None:
     rows.replace_update(change.step, done)
 
 
-class _Bags(NamedTuple):
-    """The bags of a lookup: int64 ids, where each bag ends among them, and divisors of bags."""
+class _Ends(NamedTuple):
+    """The bags of a lookup: ids, what is counted of them, where each bag ends among them, and
+    divisors of bags."""
 
     ids: tf.Tensor
+    counted: tf.Tensor
     ends: tf.Tensor
     divisors: tf.Tensor
 
 
-def _bags(lookup: _Lookup, fills: bool) -> _Bags:
-    """Adds the op that makes bags of sparse ids.
-
-    Args:
-        lookup: The lookup.
-        fills: Whether bags without ids touch the first row.
-    """
+def _bags(lookup: _Lookup) -> _Ends:
+    """Adds the op that makes bags of sparse ids without weights."""
     bags = lookup.piece.bags
-    indices, ids, *shape = lookup.inputs
-    if not shape:
-        # TensorFlow reads the first column alone, of any number and of int32, too.
-        rows = tf.cast(indices[:, 0], tf.int64)
-        if indices.dtype != tf.int64 or indices.shape.rank != 2 or indices.shape.as_list()[1] != 2:
-            indices = tf.stack([rows, tf.zeros_like(rows)], 1)
-        last = tf.reduce_max(tf.concat([rows, [-1]], 0))
-        shape = [tf.stack([last + 1, tf.int64.max], name="shape")]
-    made = library().mx_rec_sparse_bags_many(
-        [indices], [ids], shape, tf.constant([lookup.rows.plan.id_end], tf.int64),
-        tf.constant([COMBINERS[bags.combiner]], tf.int32), leave_out=int(bags.leaves_out),
-        fill=int(fills), name="bags")
-    return _Bags(made.bag_ids[0], made.ends[0], made.divisors[0])
+    indices, shape = _matrix(lookup.inputs)
+
+    def made(fills: bool) -> Any:
+        return library().mx_rec_sparse_bags_many(
+            [indices], [lookup.inputs[1]], [shape],
+            tf.constant([lookup.rows.plan.id_end], tf.int64),
+            tf.constant([COMBINERS[bags.combiner]], tf.int32), leave_out=int(bags.leaves_out),
+            fill=int(fills), name="bags")
+
+    found = made(lookup.fills())
+    ids = found.bag_ids[0]
+    # What is counted is without the ids that fill bags without ids.
+    counted = made(False).bag_ids[0] if lookup.rows.rules.refuses and lookup.fills() else ids
+    return _Ends(ids, counted, found.ends[0], found.divisors[0])
+
+
+def _weighted_bags(lookup: _Lookup, none: tf.Tensor) -> _Ends:
+    """Adds the ops that make bags of sparse ids with weights, in the order of the ids."""
+    ids = lookup.rows.checked_ids(lookup.inputs[1])
+    indices, shape = _matrix(lookup.inputs)
+    ends = library().mx_rec_sparse_bag_ends(indices, shape, name="ends")
+    return _Ends(ids, lookup.rows.occurrences(lookup.inputs[1]), ends, none)
+
+
+def _matrix(sparse: Sequence[tf.Tensor]) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Returns the indices (n, 2) and the shape of sparse ids: indices, ids and shape, if any."""
+    indices, _, *shape = sparse
+    if shape:
+        return indices, shape[0]
+    # TensorFlow reads the first column alone, of any number and of int32, too.
+    rows = tf.cast(indices[:, 0], tf.int64)
+    if indices.dtype != tf.int64 or indices.shape.rank != 2 or indices.shape.as_list()[1] != 2:
+        indices = tf.stack([rows, tf.zeros_like(rows)], 1)
+    last = tf.reduce_max(tf.concat([rows, [-1]], 0))
+    return indices, tf.stack([last + 1, tf.int64.max], name="shape")

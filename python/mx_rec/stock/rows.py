@@ -65,6 +65,7 @@ class Rows:
         self._counting = []  # type: List[Tuple[tf.Operation, FrozenSet[str]]]
         self._recounts = []  # type: List[Tuple[tf.Operation, str]]
         self._batch = None  # type: Optional[BatchRows]
+        self._padded = {lookup.node for lookup in plan.lookups if lookup.is_padded}
         #: What gives the whole variable in the place of reads.
         self.values = []  # type: List[tf.Operation]
 
@@ -84,6 +85,10 @@ class Rows:
             return checked
         return tf.cast(checked, tf.int64) + self.plan.first
 
+    def padded_ids(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns checked ids in which id 0 is padding: it gives zeros and takes no gradient."""
+        return tf.compat.v1.where(tf.equal(ids, 0), -tf.ones_like(ids), ids, name="padded")
+
     def look_up(self, op: tf.Operation, trains: bool) -> List[tf.Tensor]:
         """Replaces a gather.
 
@@ -97,6 +102,8 @@ class Rows:
         made = []  # type: List[tf.Tensor]
         with in_place_of(op, waits_of_gather(op), device=self.device):
             ids = self.checked_ids(op.inputs[1])
+            if op.name in self._padded:
+                ids = self.padded_ids(ids)
             if trains:
                 made.extend(self.make_rows(op.name, ids, self.occurrences(op.inputs[1]), [op]))
                 found, = read_rows([self.table.handle], [row_shape(self.table.variable)],
@@ -159,16 +166,24 @@ class Rows:
         for reader in pool.outputs[0].consumers():
             if reader.type in SHAPES:
                 reader._update_input(0, pooled)  # pylint: disable=protected-access
+        self.shapes_apart(op)
+        output = op.outputs[0]
+        self.look_up(op, False)
+        mark_positions(output.op, FUSED_ATTRIBUTE, [output.value_index])
+        self.graph.prevent_feeding(output)
+
+    def shapes_apart(self, op: tf.Operation) -> None:
+        """Replaces the ops that tell the shape of what a gather gives: it does not need the rows.
+
+        Args:
+            op: The gather, of rows of the variable or of rows that another gave.
+        """
         for shape in [reader for reader in _readers(op.outputs[0]) if reader.type == "Shape"]:
             with in_place_of(shape):
                 kind = shape.outputs[0].dtype
                 sizes = tf.concat([tf.shape(op.inputs[1], out_type=kind),
                                    tf.constant(self.plan.shape[1:], kind)], 0, name="shape")
             replace_output(shape, sizes)
-        output = op.outputs[0]
-        self.look_up(op, False)
-        mark_positions(output.op, FUSED_ATTRIBUTE, [output.value_index])
-        self.graph.prevent_feeding(output)
 
     def read(self, op: tf.Operation) -> None:
         """Replaces a read of the whole variable."""
@@ -293,13 +308,16 @@ class Rows:
 
     def gradient(self, step: forms.Step) -> Tuple[tf.Tensor, tf.Tensor]:
         """Returns the checked ids (n) of an update, and what is subtracted (n, dim)."""
-        ids = [tf.reshape(self.tensor(indices), [-1]) for _, indices in step.parts]
+        ids = [self.checked_ids(tf.reshape(self.tensor(indices), [-1]))
+               for _, indices in step.parts]
+        if self._padded:
+            ids = [self.padded_ids(one) for one in ids]
         grads = [tf.reshape(self.tensor(values), [-1, self.plan.dim], name="grad")
                  for values, _ in step.parts]
         if len(ids) > 1:
             ids = [tf.concat([tf.cast(one, tf.int64) for one in ids], 0)]
             grads = [tf.concat(grads, 0)]
-        return self.checked_ids(ids[0]), _subtracted(step, grads[0])
+        return ids[0], _subtracted(step, grads[0])
 
     def _counted_rows(self, ids: tf.Tensor,
                       updates: Sequence[str]) -> Tuple[tf.Tensor, tf.Tensor]:
@@ -344,7 +362,8 @@ class Rows:
             if not any(step.decays for step in self.plan.updates):
                 ids = tf.concat([tf.cast(tf.reshape(self.op(one.node).inputs[1], [-1]), tf.int64)
                                  for one in self.plan.lookups], 0)
-                rows = self._find(self.checked_ids(tf.unique(ids)[0]))
+                ids = self.checked_ids(tf.unique(ids)[0])
+                rows = self._find(self.padded_ids(ids) if self._padded else ids)
             value = tf.reduce_sum(tf.abs(rows)) if penalty.kind == "Abs" else tf.nn.l2_loss(rows)
             if penalty.kind == "Square":
                 value *= 2.0

@@ -48,11 +48,13 @@ class Slices(NamedTuple):
         values: The gradients.
         indices: Their rows.
         by: Name of the op that makes them dense.
+        is_padded: Whether those of row 0 count for nothing.
     """
 
     values: Output
     indices: Output
     by: str
+    is_padded: bool = False
 
 
 class Decay(NamedTuple):

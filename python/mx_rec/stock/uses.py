@@ -10,7 +10,8 @@ from mx_rec.stock import updates as forms
 from mx_rec.stock.adam import AdamStep
 from mx_rec.stock.branches import UnknownZeros, is_shape_of_zeros
 from mx_rec.stock.dense_updates import DenseUpdates
-from mx_rec.stock.nodes import Nodes, Use
+from mx_rec.stock.nodes import Nodes, Use, shape_of
+from mx_rec.stock.padding import padded_value
 from mx_rec.stock.values import constant_int
 
 # Reads of the whole variable that are there only to be summarized are run when a summary is.
@@ -45,6 +46,8 @@ class Uses:
         self.variable = variable
         self.gathers = []  # type: List[Any]
         self.snapshots = []  # type: List[Any]
+        # Those of them in which id 0 gives zeros.
+        self.padded = []  # type: List[Any]
         self.reads = []  # type: List[Any]
         self.whole = []  # type: List[Any]
         self.shapes = []  # type: List[Any]
@@ -154,15 +157,36 @@ class Uses:
             self.savers.append(node)
         elif kind == "Switch" and use.position == 0 and read is not None:
             self._of_branch(node, read)
+        elif read is not None and self._of_padded(node, read):
+            pass
         elif read is None:
             raise Stays("{} ({}) reads or changes it as a whole".format(node.name, kind))
         else:
             self._read_as_whole(read, node)
 
-    def _read_as_whole(self, read: Any, node: Any) -> None:
-        """Notes that `node` takes the whole value, which `read` gives."""
+    def _of_padded(self, rest: Any, read: Any) -> bool:
+        """Notes what is done with the value that has zeros in the place of the first row; returns
+        whether an op takes the other rows for one."""
+        padded = padded_value(self.nodes, rest, shape_of(self.variable))
+        if padded is None:
+            return False
+        # Ops that are made later may take it.
+        self._add_read(read)
+        for use in self.nodes.all_uses(padded):
+            if use.node.op in _GATHERS and use.position == 0:
+                self._gather(use.node)
+                self.padded.append(use.node)
+            else:
+                self._read_as_whole(read, use.node)
+        return True
+
+    def _add_read(self, read: Any) -> None:
         if all(read is not one for one in self.reads):
             self.reads.append(read)
+
+    def _read_as_whole(self, read: Any, node: Any) -> None:
+        """Notes that `node` takes the whole value, which `read` gives."""
+        self._add_read(read)
         self.whole.append(node)
 
     def _gather(self, node: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.stock.nodes import Nodes
+from mx_rec.stock.nodes import Nodes, Output
 
 _PASS = ("Identity", "StopGradient", "Snapshot")
 _RANDOM = {"RandomUniform": "uniform", "RandomStandardNormal": "normal",
@@ -147,6 +147,22 @@ def describe(value: Affine) -> Optional[Dict[str, Any]]:
     # Both are symmetric about their mean.
     kind = "random_normal" if value.kind == "normal" else "truncated_normal"
     return {"kind": kind, "mean": value.shift, "stddev": abs(value.factor)}
+
+
+def joined_rows(nodes: Nodes, output: Output) -> List[Output]:
+    """Returns what is joined along the first dimension: the tensor itself if nothing is.
+
+    Args:
+        nodes: The graph.
+        output: The tensor.
+    """
+    output = nodes.behind(output)
+    node = nodes.by_name.get(output[0])
+    if node is None or node.op != "ConcatV2":
+        return [output]
+    inputs = nodes.inputs[node.name]
+    axis = constant_int(nodes, node.name, len(inputs) - 1)
+    return list(inputs[:-1]) if axis == 0 else [output]
 
 
 def constant_int(nodes: Nodes, name: str, position: int) -> Optional[int]:

@@ -1,0 +1,111 @@
+"""Recognizes a variable that is read with zeros in the place of its first row, as models make it
+for the id of padding: `tf.concat([tf.zeros([1, dim]), v[1:, :]], 0)`; and the gradient of that.
+
+Its gathers are those of the variable in which id 0 is padding. Its gradient is dense, and a sum of
+gradients of rows in which those of id 0 are left out.
+"""
+
+import functools
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+
+import tensorflow as tf
+
+from mx_rec.stock.alike import is_alike
+from mx_rec.stock.nodes import Nodes, Output
+from mx_rec.stock.values import joined_rows
+
+#: The op of the gradient.
+GRADIENT = "StridedSliceGrad"
+
+
+class _Pattern(NamedTuple):
+    """What TensorFlow makes of such a value and of its gradient.
+
+    Attributes:
+        nodes: The graph.
+        variable: The value of the variable.
+        values: The gradients of rows.
+        ids: Their ids.
+        padded: The value with zeros.
+        of_variable: The gradient of the variable.
+    """
+
+    nodes: Nodes
+    variable: Output
+    values: Output
+    ids: Output
+    padded: Output
+    of_variable: Output
+
+
+def padded_value(nodes: Nodes, rest: Any, shape: Sequence[int]) -> Optional[Any]:
+    """Finds the value of a variable with zeros in the place of its first row.
+
+    Args:
+        nodes: The graph.
+        rest: What may be the other rows: an op that takes a part of the variable's value.
+        shape: The sizes of the variable.
+
+    Returns:
+        The op that gives it; None if there is none, or something else needs `rest`, too.
+    """
+    uses = nodes.all_uses(rest)
+    if rest.op != "StridedSlice" or len(shape) != 2 or len(uses) != 1:
+        return None
+    made = uses[0].node
+    variable = nodes.behind(nodes.inputs[rest.name][0])
+    return made if any(
+        is_alike(nodes, (made.name, 0), pattern.nodes, pattern.padded,
+                 {pattern.variable: [variable]})
+        for pattern in _patterns(shape[0], shape[1], tf.int32)) else None
+
+
+def padded_gradients(nodes: Nodes, grad: Any,
+                     shape: Sequence[int]) -> List[Tuple[Output, Output]]:
+    """Takes the gradient of a variable apart that comes from such a value.
+
+    Args:
+        nodes: The graph.
+        grad: The op that gives it, of the type GRADIENT.
+        shape: The sizes of the variable.
+
+    Returns:
+        The gradients of rows and their ids, of which id 0 counts for nothing; nothing if it is
+        anything else.
+    """
+    summed = nodes.by_name[nodes.behind(nodes.inputs[grad.name][4])[0]]
+    if len(shape) != 2 or summed.op != "UnsortedSegmentSum":
+        return []
+    values, moved = [nodes.by_name[nodes.behind(one)[0]] for one in nodes.inputs[summed.name][:2]]
+    if values.op != "GatherV2" or moved.op != "Sub":
+        return []
+    kept = nodes.by_name[nodes.behind(nodes.inputs[moved.name][0])[0]]
+    if kept.op != "GatherV2":
+        return []
+    of_rows, ids = [nodes.behind(nodes.inputs[one.name][0]) for one in (values, kept)]
+    if not any(is_alike(nodes, (grad.name, 0), pattern.nodes, pattern.of_variable,
+                        {pattern.values: [of_rows], pattern.ids: [ids]})
+               for pattern in _patterns(shape[0], shape[1], tf.as_dtype(
+                   kept.attr["Tparams"].type))):
+        return []
+    parts = joined_rows(nodes, of_rows), joined_rows(nodes, ids)
+    if len(parts[0]) != len(parts[1]):
+        return [(of_rows, ids)]
+    return list(zip(*parts))
+
+
+@functools.lru_cache(maxsize=None)
+def _patterns(rows: int, dim: int, kind: tf.DType) -> List[_Pattern]:
+    """Returns the ways to write it, with ids of a type."""
+    found = []  # type: List[_Pattern]
+    for cut in (lambda v: v[1:, :], lambda v: v[1:]):
+        with tf.Graph().as_default() as graph:
+            variable = tf.compat.v1.placeholder(tf.float32, [rows, dim])
+            values = tf.compat.v1.placeholder(tf.float32, [None, dim])
+            ids = tf.compat.v1.placeholder(kind, [None])
+            padded = tf.concat([tf.zeros([1, dim]), cut(variable)], 0)
+            grad, = tf.gradients(padded, variable, tf.IndexedSlices(values, ids, tf.shape(padded)))
+            nodes = Nodes(graph.as_graph_def())
+        found.append(_Pattern(nodes, *[nodes.behind((one.op.name, one.value_index)) for one in (
+            variable, values, ids, padded, grad)]))
+    return found
