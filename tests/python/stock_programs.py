@@ -19,7 +19,7 @@ SESSION, MONITORED, ESTIMATOR = "session", "monitored", "estimator"
 # one optimizer for some variables and one for the others.
 TRAININGS = ("one", "shared", "turns", "after", "lists")
 KINDS = ("plain", "several", "gather", "ranks", "safe", "sparse", "weights", "identity", "read", "whole", "cond", "loop", "twice",
-         "distinct", "nested", "stopped", "clipped", "constants", "function", "padded")
+         "distinct", "nested", "stopped", "clipped", "constants", "function")
 # What a session does between steps; "" is nothing.
 VERBS = ("step", "evaluate", "save", "restore", "assign", "feed", "wrong", "reset", "exchange", "summary", "initialize",
          "late")
@@ -363,7 +363,7 @@ class _Build:
         tf = self.tf
         is_whole = hasattr(variable, "op")
         kind = self.choose(*KINDS)
-        if kind in ("safe", "sparse", "weights", "padded") and rank != 1 or not is_whole and kind not in (
+        if kind in ("safe", "sparse", "weights") and rank != 1 or not is_whole and kind not in (
                 "plain", "several", "ranks", "safe", "sparse", "weights", "twice", "stopped", "constants", "nested"):
             kind = "plain"
         ids = self._ids(ids, rows)
@@ -398,10 +398,9 @@ class _Build:
         if kind == "distinct":
             different, where = tf.unique(column)
             return tf.reshape(tf.gather(tf.gather(variable, different), where), [-1, dim])
-        if kind in ("gather", "identity", "read", "padded"):
+        if kind in ("gather", "identity", "read"):
             taken = {"gather": lambda: variable, "identity": lambda: tf.identity(variable),
-                     "read": lambda: variable.read_value(),
-                     "padded": lambda: tf.concat([tf.zeros([1, dim]), variable[1:, :]], 0)}[kind]()
+                     "read": lambda: variable.read_value()}[kind]()
             found = tf.reshape(tf.gather(taken, column), [-1, dim])
         elif kind == "cond":
             def scaled(number):
