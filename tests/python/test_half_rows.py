@@ -309,6 +309,7 @@ def trained_on_servers_as_alone(servers, **variables):
     return alone
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("servers", [1, 3])
 def test_parameter_servers_train_the_bits_of_one_process(dtype, servers):

@@ -392,6 +392,7 @@ def test_a_type_for_each_name(graph, mx):
         stock.Model("adagrad", name="other")
 
 
+@pytest.mark.long
 def test_parameter_servers_keep_slots_of_unchanged_models():
     variables = dict(STOCK="StockTables(least_rows=1, row_dtype='bfloat16', slot_dtype={'items': 'bfloat16'})",
                      OPTIMIZER="adagrad", LAST="12")

@@ -86,6 +86,7 @@ def test_a_program_derives_by_all_that_it_trains(is_on, resource):
 @pytest.mark.parametrize("same", [False, True], ids=["other", "same"])
 @pytest.mark.parametrize("first,second", [("adam", "adam"), ("sgd", "sgd"), ("adam", "sgd"), ("rmsprop", "adam")])
 # Nothing has the functions of before any more.
+@pytest.mark.long
 @support.run_by(in_sessions, "said", names=["items/embeddings"], times=2)
 def test_a_keras_model_is_compiled_again(session, first, second, same):
     made = keras_model(first, metrics=["mae"])

@@ -80,6 +80,7 @@ def test_a_path_brings_the_rows_of_all_tables_and_what_is_trainable(dynamic, mod
     assert not np.any(variables["dense/kernel/Adam"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", cases.FORMS)
 def test_a_list_of_all_brings_slots_and_the_step_too(dynamic, models, tmp_path, form):
     case = cases.Case(form, tmp_path / form, warm_start=settings(models[1], [".*"]), save_checkpoints_steps=100)
