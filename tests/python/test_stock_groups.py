@@ -328,8 +328,7 @@ def test_an_update_after_another_is_not_together_with_it(v1, graph, use_resource
     init = v1.global_variables_initializer()
     assert sum(plan.converts for plan in convert_graph(graph, True)) == 2
     assert not [form for form in update_forms(train) if form[2] > 1]
-    with support.new_session() as sess:
-        sess.run(init)
+    with support.started(support.new_session(), init) as sess:
         sess.run(train)
 
 
@@ -351,8 +350,7 @@ def test_an_update_that_waits_for_the_op_of_another_waits_for_that_of_its_table(
                                                              grad.dense_shape), variable)])
     init = v1.global_variables_initializer()
     assert sum(plan.converts for plan in convert_graph(graph, True)) == 2
-    with support.new_session() as sess:
-        sess.run(init)
+    with support.started(support.new_session(), init) as sess:
         sess.run(train)
     above, waiting = set(), [train]
     while waiting:
@@ -409,8 +407,7 @@ def test_slots_are_reset_by_an_initializer_made_after_the_conversion(v1, graph, 
     table, = converted(graph)
     slot = support.export(table.table.handle, "Adagrad_accumulator")
     rows = support.export(table.table.handle)
-    with support.new_session() as sess:
-        sess.run(init)
+    with support.started(support.new_session(), init) as sess:
         sess.run(train, {ids: [1, 2]})
         keys, before = sess.run(rows)
         assert keys.tolist() == [1, 2] and (sess.run(slot)[-1] == 1.5).all()
@@ -472,8 +469,7 @@ def test_a_training_op_that_runs_alone_trains_and_reads_its_own_variable_alone(v
     both_ops = tf.group(*trains)
     init = v1.global_variables_initializer()
     assert all(plan.pieces for plan in convert_graph(graph, True))
-    with support.new_session() as sess:
-        sess.run(init)
+    with support.started(support.new_session(), init) as sess:
         feeds = [{ids[0]: [[1, 2]]}, {ids[1]: [[3, 4]]}]
         before = [sess.run(loss, feed) for loss, feed in zip(losses, feeds)]
         sess.run(trains[0], feeds[0])
@@ -509,8 +505,7 @@ def test_a_run_of_one_of_several_bags_needs_its_own_placeholder_and_makes_no_oth
         sizes = [one.table for one in converted(graph)]
         feeds = [{one: [[1, 2], [0, at + 3]]} for at, one in enumerate(ids)]
         every = {one: value for feed in feeds for one, value in feed.items()}
-        with support.new_session() as sess:
-            sess.run(init)
+        with support.started(support.new_session(), init) as sess:
             rows = [sess.run(pooled[1], feeds[1])]
             assert [table.size() for table in sizes] == [0, 3, 0]
             rows += [sess.run([names[0], train], every)[0], sess.run(pooled[2], feeds[2]), *sess.run(pooled, every)]
@@ -590,8 +585,7 @@ def test_bags_of_an_iterator_have_the_bits_of_ops_of_their_own_wherever_they_are
         for name, one in (("train", train), ("total", total), ("init", init)):
             v1.add_to_collection(name, one)
         if how != "modified" and "modified" in how or how == "imported":
-            with support.new_session() as sess:
-                sess.run(init)
+            with support.started(support.new_session(), init) as sess:
                 sess.run(train)
         if "imported" in how:
             v1.train.export_meta_graph(path)
@@ -600,8 +594,7 @@ def test_bags_of_an_iterator_have_the_bits_of_ops_of_their_own_wherever_they_are
             train, total, init = [v1.get_collection(name)[0] for name in ("train", "total", "init")]
         if "modified" in how:
             modify_graph_and_start_emb_cache()
-        with support.new_session() as sess:
-            sess.run(init)
+        with support.started(support.new_session(), init) as sess:
             return [sess.run([total, train])[0] for _ in range(8)], types_of(train)
 
     expected, plain = trained(False, "as it is")

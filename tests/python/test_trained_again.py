@@ -33,8 +33,7 @@ def test_a_second_optimizer_trains_what_the_first_one_did(said, case, resource):
     def program(is_on):
         model = Model(resource, first)
         listed = v1.global_variables()
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             yield model.trained(session, range(3))
             assert tables(session.graph) == (["items", "users"] if is_on else [])
             known = v1.global_variables()
@@ -63,8 +62,7 @@ def test_a_second_optimizer_trains_what_the_first_one_did(said, case, resource):
 def test_a_program_derives_by_all_that_it_trains(is_on, resource):
     """What is trained has tables in it, as variables, to count them, read them and derive by them."""
     model = Model(resource, "sgd")
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         yield model.trained(session, range(3))
         assert tables(session.graph) == (["items", "users"] if is_on else [])
         found = v1.trainable_variables()
@@ -176,8 +174,7 @@ def test_two_models_of_one_embedding_train_by_turns(said):
 def test_an_initializer_that_was_made_while_there_were_tables_starts_slots_too(is_on, optimizer):
     """What empties a table empties its slots; those of the variables kept the values of the training before."""
     model = Model(True, optimizer)
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         yield model.trained(session, range(2))
         of_all, of_some = v1.global_variables_initializer(), v1.variables_initializer(
             [model.users, model.optimizer.get_slot(model.users, model.optimizer.get_slot_names()[0])])
@@ -198,8 +195,7 @@ def test_what_was_set_between_goes_on(said, way):
 
     def program(is_on):
         model = Model(True, "sgd")
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             yield model.trained(session, range(2))
             values = np.random.RandomState(3).randn(ROWS, DIM).astype(np.float32)
             change = {"assign": lambda: model.users.assign(values), "set before": lambda: model.users.assign_add(values),
@@ -228,8 +224,7 @@ def test_training_ops_that_are_made_in_a_loop_end_the_change(said, monkeypatch):
 
     def program(is_on):
         model = Model(True, "sgd")
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             yield model.trained(session, range(2))
             for number in range(5):
                 train = v1.train.GradientDescentOptimizer(0.1 + 0.1 * number).minimize(model.loss)
@@ -252,8 +247,7 @@ def test_bags_branches_and_lookups_that_share_ops_are_as_before(is_on):
     plain = tf.cond(asked, lambda: tf.nn.embedding_lookup(users, ids), lambda: tf.nn.embedding_lookup(items, ids))
     loss = tf.reduce_sum(tf.square(pooled[0] - pooled[1] + 1.0)) + tf.reduce_mean(tf.sin(plain))
     train = v1.train.AdagradOptimizer(0.1).minimize(loss)
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         random = np.random.RandomState(1)
 
         def steps(of):
@@ -273,8 +267,7 @@ def test_a_saver_of_before_saves_and_restores_variables(said, tmp_path):
     def program(is_on):
         model = Model(True, "adagrad")
         saver = v1.train.Saver()
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             yield model.trained(session, range(2))
             path = saver.save(session, os.path.join(place, "first-%d" % is_on))
             yield model.trained(session, range(2, 4))
@@ -303,8 +296,7 @@ def test_values_are_read_by_ops_that_can_be_fetched(is_on):
     model = Model(True, "sgd")
     reader = next(op for op in model.w.handle.consumers() if op.type == "ReadVariableOp" and not op.control_inputs)
     reader.graph.prevent_fetching(reader)
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         yield model.trained(session, range(2))
         train = model.optimizer.minimize(model.loss * 0.5)
         session.run(train, model.feeds(2))
@@ -366,8 +358,7 @@ def test_assignments_of_before_run_on_what_is_a_variable_again(is_on):
     model = Model(True, "sgd")
     assigns = [one.assign(tf.fill([ROWS, DIM], 0.4), read_value=False) for one in (model.users, model.items)]
     starts = [one.initializer for one in (model.users, model.items)]
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         yield model.trained(session, range(2))
         session.run(assigns)
         yield model.all_rows(session)
@@ -384,8 +375,7 @@ def test_assignments_of_before_run_on_what_is_a_variable_again(is_on):
 @support.run_by(both, "said", times=1)
 def test_gradients_asked_by_hand_are_those_of_variables(is_on):
     model = Model(False, "sgd")
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         yield model.trained(session, range(2))
         slices = tf.gradients(model.loss, [model.users, model.w])
         yield session.run(tf.convert_to_tensor(slices[0]), model.feeds(4))
@@ -423,8 +413,7 @@ def test_rows_on_disk_and_of_parts_go_back(said, tmp_path, kind):
 
     def program(is_on):
         model = Model(True, "adagrad", v1.fixed_size_partitioner(2) if kind == "parts" else None)
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             yield model.trained(session, range(3))
             assert len(tables(session.graph)) == (is_on and {"parts": 4, "disk": 2}[kind])
             second = v1.train.MomentumOptimizer(0.05, 0.9)
@@ -448,8 +437,7 @@ def scoped(name, *arguments):
 def test_a_model_that_is_added_trains_on_tables_of_its_own_and_all_go_back(said, first, second, resource):
     def program(is_on):
         one = scoped("one", resource, first)
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             yield one.trained(session, range(3))
             other = scoped("other", resource, second)
             initialized(session, [one for one in v1.global_variables() if one.op.name.startswith("other")])
@@ -474,8 +462,7 @@ def test_a_model_that_is_added_trains_on_tables_of_its_own_and_all_go_back(said,
 @support.run_by(both, "said", names=["one/items", "one/users", "other/items", "other/users"])
 def test_an_optimizer_that_was_run_keeps_no_later_model_from_tables(is_on):  # noqa: F811
     one = scoped("one", True, "sgd")
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         yield one.trained(session, range(2))
         wide = v1.get_variable("wide", [ROWS, 2], initializer=v1.ones_initializer())
         second = v1.train.MomentumOptimizer(0.1, 0.9)
@@ -501,8 +488,7 @@ def test_models_of_keras_that_follow_each_other_are_tables(session):
 @support.run_by(both, "said", names=["one/items", "one/users"])
 def test_variables_that_were_run_before_their_training_ops_stay_beside_tables(is_on):
     one = scoped("one", True, "adagrad")
-    with support.new_session() as session:
-        session.run(v1.global_variables_initializer())
+    with support.started(support.new_session()) as session:
         yield one.trained(session, range(2))
         added = v1.get_variable("added", [ROWS, DIM], initializer=v1.constant_initializer(0.3))
         rows = tf.nn.embedding_lookup(added, one.ids)
@@ -531,8 +517,7 @@ def test_tensors_are_those_of_tables_where_the_pass_fails(said, monkeypatch):
         ids = v1.placeholder(tf.int64, [None])
         rows = tf.gather(v1.get_variable("users", [ROWS, DIM], initializer=v1.constant_initializer(0.2), use_resource=False), ids)
         train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_mean(tf.sin(rows)))
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             for number in range(3):
                 session.run(train, {ids: np.arange(number, 20)})
                 yield session.run(rows, {ids: np.arange(30)})
