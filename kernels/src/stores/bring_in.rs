@@ -13,6 +13,7 @@
 use super::buffers::{sized, Buffers};
 use super::pins::{Pinned, Pins};
 use super::tiered::{free, Place, Tiered};
+use crate::pool::{ranges, shares};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::tier::{record, Log, Moved, Moves, Reading, Want};
 use crate::{Error, Kind, Pool, Result};
@@ -22,6 +23,12 @@ use std::time::Duration;
 /// Rows that are copied out of memory, or into it, are prefetched so many rows ahead: they were not
 /// in use for long.
 const AHEAD: usize = 4;
+
+/// Where a row is, is prefetched so many rows ahead.
+const PLACES_AHEAD: usize = 16;
+
+/// Bytes of rows that are worth a thread to copy them.
+const LEAST: usize = 64 << 10;
 
 /// How long a step of compaction takes at most, as far as it can be cut.
 const COMPACTION: Duration = Duration::from_millis(20);
@@ -82,7 +89,7 @@ impl Tiered {
     ///
     /// # Errors
     /// `ResourceExhausted` if the request alone is more than memory may hold, or without memory.
-    pub(crate) fn begin(&mut self, request: Request<'_>) -> Result<(Begun, u64)> {
+    pub(crate) fn begin(&mut self, pool: &Pool, request: Request<'_>) -> Result<(Begun, u64)> {
         let Request {
             rows,
             new,
@@ -90,7 +97,10 @@ impl Tiered {
         } = request;
         let mut here = Vec::with_capacity(rows.len());
         let mut wants = Vec::new();
-        for &row in rows {
+        for (at, &row) in rows.iter().enumerate() {
+            if let Some(&later) = rows.get(at + PLACES_AHEAD) {
+                self.prefetch_place(later);
+            }
             match self.place(row) {
                 Place::Frame(frame) => here.push(frame),
                 Place::Disk(place) => wants.push(Want { place, row }),
@@ -105,12 +115,18 @@ impl Tiered {
         }
         let found = here.len() as u64;
         let pinned = self.pins.pin(here);
-        let begun = self.begin_exchange(wants, new, pinned)?;
+        let begun = self.begin_exchange(pool, wants, new, pinned)?;
         Ok((begun, found))
     }
 
     /// Brings `wants` in, ascending, and makes room for `new` rows.
-    fn begin_exchange(&mut self, wants: Vec<Want>, new: usize, pinned: Pinned) -> Result<Begun> {
+    fn begin_exchange(
+        &mut self,
+        pool: &Pool,
+        wants: Vec<Want>,
+        new: usize,
+        pinned: Pinned,
+    ) -> Result<Begun> {
         let lacking = (wants.len() + new).saturating_sub(self.available());
         if wants.is_empty() && lacking == 0 {
             return Ok(Begun::Ready(pinned));
@@ -124,7 +140,7 @@ impl Tiered {
             return Ok(Begun::Blocked);
         }
         let mut buffers = std::mem::take(&mut self.buffers);
-        let copied = self.copy(&frames, &mut buffers.leaving);
+        let copied = self.copy(pool, &frames, &mut buffers.leaving);
         let reading = match wants.is_empty() {
             true => Ok(None),
             false => self.log.plan(&wants).map(Some),
@@ -188,7 +204,7 @@ impl Tiered {
 
     /// Ends an exchange: if it ran, rows change places; if not, all stay where they are. The rows
     /// that were wanted, if they are all in memory now, with room for the new ones.
-    pub(crate) fn finish(&mut self, exchange: Box<Exchange>) -> Option<Pinned> {
+    pub(crate) fn finish(&mut self, pool: &Pool, exchange: Box<Exchange>) -> Option<Pinned> {
         let Exchange {
             pins,
             log,
@@ -231,7 +247,7 @@ impl Tiered {
                 }
             }
         });
-        let mut came = Vec::with_capacity(wants.len());
+        let mut records = Vec::with_capacity(wants.len());
         let arrivals = match is_read {
             true => &buffers.arrivals[..],
             false => &[],
@@ -245,15 +261,12 @@ impl Tiered {
             let Ok(frame) = self.take_frame() else {
                 break;
             };
-            if let Some(row) = self.frames.row_mut(frame) {
-                record::floats(record, row);
-            }
             self.put(want.row, frame);
-            came.push(frame);
             self.keys[frame as usize] = record::header(record).key;
+            records.push((frame, record));
             freed.push(want.place);
-            self.prefetch_free(AHEAD);
         }
+        self.fill(pool, &records);
         for &Moved { row, from, to } in moved.iter() {
             if self.on_disk(row) == Some(from) {
                 self.moved(row, to);
@@ -263,6 +276,7 @@ impl Tiered {
             }
         }
         free(&self.log, &freed);
+        let came: Vec<u32> = records.iter().map(|&(frame, _)| frame).collect();
         self.buffers.keep(buffers);
         // Else it is found out what is where.
         let is_done = came.len() == wants.len() && self.available() >= new;
@@ -297,19 +311,41 @@ impl Tiered {
     }
 
     /// Lays the rows of some frames out as records, one after the other.
-    fn copy(&self, frames: &[u32], records: &mut Vec<u8>) -> Result<()> {
+    fn copy(&self, pool: &Pool, frames: &[u32], records: &mut Vec<u8>) -> Result<()> {
         let (width, size) = (self.width(), record::bytes(self.width()));
         let records = sized(records, frames.len() * size)?;
-        for (at, (record, &frame)) in records.chunks_exact_mut(size).zip(frames).enumerate() {
-            if let Some(&later) = frames.get(at + AHEAD) {
-                self.frames.prefetch(later, width);
+        let parts = ranges(frames.len(), pool.parts(records.len(), LEAST));
+        pool.each(shares(records, size, parts), |(range, records)| {
+            let frames = &frames[range];
+            for (at, (record, &frame)) in records.chunks_exact_mut(size).zip(frames).enumerate() {
+                if let Some(&later) = frames.get(at + AHEAD) {
+                    self.frames.prefetch(later, width);
+                }
+                if let Some(floats) = self.frames.row(frame) {
+                    let (row, key) = (self.rows[frame as usize], self.keys[frame as usize]);
+                    record::lay_out(record, row, key, floats);
+                }
             }
-            if let Some(floats) = self.frames.row(frame) {
-                let (row, key) = (self.rows[frame as usize], self.keys[frame as usize]);
-                record::lay_out(record, row, key, floats);
-            }
-        }
+        });
         Ok(())
+    }
+
+    /// Copies the floats of records into the frames that were taken for them.
+    fn fill(&mut self, pool: &Pool, records: &[(u32, &[u8])]) {
+        let bytes = records.len() * record::bytes(self.width());
+        let parts = self.frames.split(pool.parts(bytes, LEAST));
+        pool.each(parts.into_iter(), |mut part| {
+            let own = records.iter().filter(|(frame, _)| part.owns(*frame));
+            let own: Vec<(u32, &[u8])> = own.copied().collect();
+            for (at, &(frame, record)) in own.iter().enumerate() {
+                if let Some(&(later, _)) = own.get(at + AHEAD) {
+                    part.prefetch(later);
+                }
+                if let Some(floats) = part.row_mut(frame) {
+                    record::floats(record, floats);
+                }
+            }
+        });
     }
 
     /// Gives frames that were chosen to be emptied back to the policy.
@@ -362,31 +398,29 @@ impl Exchange {
     pub(crate) fn run(&mut self, pool: &Pool) -> Result<()> {
         let Buffers { arrivals, leaving } = &mut self.buffers;
         let (log, leaving) = (&self.log, &mut leaving[..self.victims.len() * self.record]);
-        let mut places = Vec::new();
+        let (places, moved, going) = (&mut self.places, &mut self.moved, self.wants.len());
+        // What is written, and what moves within the files.
         let mut write = || -> Result<()> {
             if !leaving.is_empty() {
-                places = log.append_laid_out(leaving)?;
+                *places = log.append_laid_out(leaving)?;
             }
+            // What cannot be compacted stays, and says so when it is wanted.
+            let compacted = log.compact_within(COMPACTION, going as u64);
+            *moved = compacted.unwrap_or_default();
             Ok(())
         };
         let done = match &self.reading {
             None => write(),
             Some(reading) => {
-                let arrivals = sized(arrivals, self.wants.len() * self.record)?;
+                let arrivals = sized(arrivals, going * self.record)?;
                 reading.run_beside(pool, arrivals, write)
             }
         };
-        if let Err(error) = done {
-            // Neither half changes anything.
-            drop_places(log, &places);
-            return Err(error);
+        if done.is_err() {
+            // Neither half changes anything but where records are.
+            drop_places(log, &std::mem::take(&mut self.places));
         }
-        self.places = places;
-        self.is_read = self.reading.is_some();
-        // What cannot be compacted stays, and says so when it is wanted.
-        let going = self.wants.len() as u64;
-        let moved = self.log.compact_within(COMPACTION, going);
-        self.moved = moved.unwrap_or_default();
-        Ok(())
+        self.is_read = done.is_ok() && self.reading.is_some();
+        done
     }
 }

@@ -15,7 +15,7 @@ use super::in_memory::InMemory;
 use super::pins::{Lent, Pinned, Pins};
 use super::setup::TierSetup;
 use super::{ReadRows, RowPart};
-use crate::mem::{OwnedRows, Slab, NONE};
+use crate::mem::{prefetch, OwnedRows, Slab, NONE};
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::tier::{Log, Policy, Record};
 use crate::{Error, Kind, Pool, Result, PADDING};
@@ -198,6 +198,14 @@ impl Tiered {
         }
     }
 
+    /// Starts to bring what is known of where a row is into the processor's cache.
+    #[inline(always)]
+    pub(super) fn prefetch_place(&self, row: u32) {
+        if let Some(place) = self.places.get(row as usize) {
+            prefetch(place);
+        }
+    }
+
     /// The frame of a row in memory.
     #[inline(always)]
     pub(super) fn frame(&self, row: u32) -> u32 {
@@ -307,15 +315,6 @@ impl Tiered {
         self.changed.push(AtomicBool::new(false));
         self.leaving.push(false);
         Ok(frame as u32)
-    }
-
-    /// Starts to bring a frame that will be taken soon into the processor's cache.
-    #[inline(always)]
-    pub(super) fn prefetch_free(&self, ahead: usize) {
-        let at = self.free.len().checked_sub(ahead);
-        if let Some(&frame) = at.and_then(|at| self.free.get(at)) {
-            self.frames.prefetch(frame, self.width());
-        }
     }
 
     /// Puts a row that has no place, or is on disk, into a frame that was taken.

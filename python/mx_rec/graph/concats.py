@@ -1,6 +1,6 @@
 """Concatenations of lookups in a modified graph: rows are copied straight to their places."""
 
-from typing import List, Sequence
+from typing import Dict, List, Sequence
 
 import tensorflow as tf
 
@@ -34,8 +34,9 @@ def fuse_concats(graph: tf.Graph, planned: Sequence[Record]) -> None:
         replace_shapes(constants, shapes, {
             reader.outputs[0].name: (ids, part[1]) for reader, (*part, ids)
             in zip(readers, inputs)}, [read])
+        passed = {}  # type: Dict[str, tf.Tensor]
         for tensor, columns in gradients:
-            _replace_gradient(graph, read, tensor, columns)
+            _replace_gradient(graph, read, tensor, columns, passed)
         for tensor in tensors:
             forbid_feeding(tensor.op, [tensor.value_index])
 
@@ -60,14 +61,16 @@ def _concatenate(op: tf.Operation, readers: List[tf.Operation],
     return whole.op
 
 
-def _replace_gradient(graph: tf.Graph, read: tf.Operation, tensor: tf.Tensor,
-                      columns: Record) -> None:
-    """Makes what takes the gradient of a part take its columns of the gradient of the whole."""
-    whole = graph.get_tensor_by_name(columns.whole)
-    waits = [graph.get_operation_by_name(name) for name in columns.waits]
-    # The shapes of the parts, which the slices take, come after the rows; the whole may not.
-    waits.append(read)
-    shapeless = pass_on(tensor.op, whole, waits)
+def _replace_gradient(graph: tf.Graph, read: tf.Operation, tensor: tf.Tensor, columns: Record,
+                      passed: Dict[str, tf.Tensor]) -> None:
+    """Makes what takes the gradient of a part take its columns of the gradient of the whole, which
+    is `passed` on to all parts at once where they wait for the same ops on the same device."""
+    key = repr((columns.whole, sorted(columns.waits), tensor.op.device))
+    if key not in passed:
+        waits = [graph.get_operation_by_name(name) for name in columns.waits]
+        # The shapes of the parts, which the slices take, come after the rows; the whole may not.
+        passed[key] = pass_on(tensor.op, graph.get_tensor_by_name(columns.whole), waits + [read])
+    shapeless = passed[key]
     for name in columns.readers:
         reader = graph.get_operation_by_name(name)
         with in_place_of(reader):

@@ -1,7 +1,7 @@
 """A GraphDef with its edges in both directions."""
 
 import collections
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import tensorflow as tf
 
@@ -84,39 +84,44 @@ class Nodes:
     def upstream(self, starts: Iterable[str], waits: bool = False) -> Set[str]:
         """Returns the names of nodes and of all whose data these depend on, or that they wait for
         as well."""
-        seen = set(starts)  # type: Set[str]
-        waiting = list(seen)
-        while waiting:
-            last = waiting.pop()
-            for name in [one for one, _ in self.inputs.get(last, ())] \
-                    + (self.waits.get(last, []) if waits else []):
-                if name not in seen:
-                    seen.add(name)
-                    waiting.append(name)
-        return seen
+        return set(self._before(starts, waits))
 
     def needed(self, starts: Iterable[str], wanted: Iterable[str]) -> Set[str]:
         """Returns which of some nodes others are, or depend on by their data.
-
-        They are looked for in breadth: rows are near the updates of their variable.
 
         Args:
             starts: Names of the nodes that may depend on them.
             wanted: Their names.
         """
         left, found = set(wanted), set()  # type: Set[str], Set[str]
-        seen = set(starts)
-        waiting = collections.deque(seen)
-        while waiting and left:
-            name = waiting.popleft()
+        for name in self._before(starts) if left else ():
             if name in left:
                 left.discard(name)
                 found.add(name)
-            for source, _ in self.inputs.get(name, []):
-                if source not in seen:
+                if not left:
+                    break
+        return found
+
+    def _before(self, starts: Iterable[str], waits: bool = False,
+                first: int = 0) -> Iterator[str]:
+        """Yields nodes and all whose data they depend on, or that they wait for as well, in breadth:
+        what is looked for is mostly near.
+
+        Args:
+            starts: Names of the nodes.
+            waits: Whether those that a node waits for belong to it.
+            first: Nodes that are in the graph before this place are left out.
+        """
+        seen = set(starts)
+        waiting = collections.deque(seen)
+        while waiting:
+            name = waiting.popleft()
+            yield name
+            for source in [one for one, _ in self.inputs.get(name, ())] \
+                    + (self.waits.get(name, []) if waits else []):
+                if source not in seen and self._order.get(source, 0) >= first:
                     seen.add(source)
                     waiting.append(source)
-        return found
 
     def gates(self, ops: Sequence[str]) -> Tuple[str, ...]:
         """Returns the ops that wait for some of others and do nothing: who waits for one of them
@@ -130,27 +135,10 @@ class Nodes:
         """
         own = set(ops)
         waiting = set().union(*[self.waiting.get(op, ()) for op in ops]) - own
+        # Nodes are made after what they need. Loops, or another order, may hide a need.
         return tuple(name for name in sorted(waiting) if self.by_name[name].op == "NoOp" and all(
-            one in own or only_computes(self.by_name[one].op) or self._has_needed(one, ops)
-            for one in self.waits[name]))
-
-    def _has_needed(self, wanted: str, starts: Iterable[str]) -> bool:
-        """Whether one of some nodes needs or waits for another.
-
-        It is looked for in breadth, and not before it in the graph: nodes are made after what they
-        need. Loops, or another order, may hide it.
-        """
-        seen = set(starts)
-        waiting = collections.deque(seen)
-        while waiting:
-            name = waiting.popleft()
-            if name == wanted:
-                return True
-            for source in [one for one, _ in self.inputs.get(name, [])] + self.waits.get(name, []):
-                if source not in seen and self._order.get(source, 0) >= self._order[wanted]:
-                    seen.add(source)
-                    waiting.append(source)
-        return False
+            one in own or only_computes(self.by_name[one].op)
+            or one in self._before(ops, True, self._order[one]) for one in self.waits[name]))
 
     def downstream(self, starts: Iterable[Any]) -> Dict[str, Any]:
         """Returns nodes and all that depend on their data, by name."""

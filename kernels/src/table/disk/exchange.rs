@@ -125,11 +125,12 @@ impl Table {
                 continue;
             };
             let is_lookup = std::mem::replace(&mut is_first, false) && need != Need::Use;
-            let begun = tiered.begin(Request {
+            let request = Request {
                 rows: &rows,
                 new: wanted.new,
                 is_lookup,
-            });
+            };
+            let begun = tiered.begin(pool, request);
             let (begun, found) = self.named(begun)?;
             if is_lookup {
                 tier.hits.fetch_add(found, Relaxed);
@@ -161,7 +162,7 @@ impl Table {
                     if ran.is_ok() {
                         tier.misses.fetch_add(exchange.arrivals() as u64, Relaxed);
                     }
-                    let (is_current, pinned) = self.end_exchange(exchange);
+                    let (is_current, pinned) = self.end_exchange(pool, exchange);
                     match (ran, is_current) {
                         (Err(error), true) => return Err(self.lost(error, None)),
                         (Ok(()), true) if pinned.is_some() => return Ok(pinned),
@@ -174,13 +175,13 @@ impl Table {
 
     /// Ends an exchange that has run. Whether its rows are still those of the table, and their pins
     /// if all that was wanted is there.
-    fn end_exchange(&self, exchange: Box<Exchange>) -> (bool, Option<Pinned>) {
+    fn end_exchange(&self, pool: &Pool, exchange: Box<Exchange>) -> (bool, Option<Pinned>) {
         let log = exchange.log();
         let mut content = self.content().write();
         let tiered = content.store.tiered_mut();
         let is_current = tiered.as_ref().is_some_and(|one| one.is_of(&exchange));
         let pinned = match tiered {
-            Some(tiered) => tiered.finish(exchange),
+            Some(tiered) => tiered.finish(pool, exchange),
             None => {
                 exchange.abandon();
                 None
@@ -207,7 +208,7 @@ impl Table {
             let Some(mut exchange) = begun else { return };
             let ran = exchange.run(&alone);
             let copies = exchange.copies();
-            self.end_exchange(exchange);
+            self.end_exchange(&alone, exchange);
             if ran.is_err() || copies == 0 {
                 return;
             }

@@ -45,12 +45,9 @@ impl Table {
     /// As there, of the first batch that fails; then no key of any batch has got a row.
     pub fn lease_many(
         pool: &Pool,
-        mut group: Vec<IdsOf<'_>>,
+        group: Vec<IdsOf<'_>>,
         limit: Option<usize>,
     ) -> Result<Vec<Lease>> {
-        if let [one] = group.as_mut_slice() {
-            return Ok(vec![one.table.lease(pool, one.ids, limit, one.inverse)?]);
-        }
         for one in &group {
             let n = one.ids.len();
             one.table.length("inverse", one.inverse.len(), n)?;

@@ -154,7 +154,7 @@ impl Table {
         for (one, out) in group.iter().zip(&outs) {
             one.check(out)?;
         }
-        if group.len() == 1 || group.iter().any(|one| one.table.has_tier()) {
+        if group.iter().any(|one| one.table.has_tier()) {
             // What is on disk is read with no lock held, so each member has its own moment.
             let mut members = group.iter().zip(outs);
             return members.try_for_each(|(one, out)| one.find(pool, out));

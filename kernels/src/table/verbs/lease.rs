@@ -8,6 +8,7 @@ use crate::stores::Pinned;
 use crate::table::rows::content::Content;
 use crate::table::rows::fingerprint::Fingerprint;
 use crate::table::rows::flight::{divide, Claim};
+use crate::table::verbs::group_lookup::IdsOf;
 use crate::table::Table;
 use crate::{Ids, Pool, Result};
 use std::sync::{Arc, Weak};
@@ -68,7 +69,8 @@ impl Drop for Lease {
 }
 
 impl Table {
-    /// [`Table::id_offset`] that creates, with the offsets as a lease.
+    /// [`Table::id_offset`] that creates, with the offsets as a lease: [`Table::lease_many`] of one
+    /// batch.
     ///
     /// # Errors
     /// As there.
@@ -79,14 +81,12 @@ impl Table {
         limit: Option<usize>,
         inverse: &mut [i32],
     ) -> Result<Lease> {
-        self.length("inverse", inverse.len(), ids.len())?;
-        let room = |n| self.rows().buffers().take(n);
-        self.resolve_with_rows(pool, ids, limit, inverse, room, |index, offsets, _| {
-            let (index, offsets) = (index.shared(), Arc::new(offsets));
-            self.register(&offsets, true);
-            drop(index);
-            Ok(self.leased(offsets))
-        })
+        let one = IdsOf {
+            table: self,
+            ids,
+            inverse,
+        };
+        Ok(Table::lease_many(pool, vec![one], limit)?.swap_remove(0))
     }
 
     /// In the step: whether `offsets`, the very buffer of a live lease that was prepared for this

@@ -112,6 +112,34 @@ fn every_optimizer_gives_the_same_bits_with_a_tenth_of_the_rows_in_memory() {
     }
 }
 
+/// Steps whose rows that come and go are so many that several threads copy them.
+#[test]
+fn many_rows_change_places_on_any_number_of_threads_with_the_same_bits() {
+    let (keys, n) = (40_000, 10_000);
+    let train = |table: &Arc<Table>, threads| {
+        let pool = Pool::new(threads).unwrap();
+        for step in 0..6 {
+            let ids: Vec<i64> = (0..n).map(|at| (step * 9001 + at * 3) % keys).collect();
+            let (target, grads) = (
+                Target::Ids(Ids::I64(&ids)),
+                floats(ids.len() * DIM, step as u64),
+            );
+            applied(table, &pool, target, &grads, &*optimizer(4, step as usize));
+        }
+        content(table)
+    };
+    let rows = train(&in_memory("memory", keys as u64), 1);
+    for threads in [1, 2, 5] {
+        let table = tiered("disk", keys as u64, 12_000);
+        assert!(train(&table, threads) == rows, "{threads} threads");
+        let tier = table.stats().tier.unwrap();
+        assert!(
+            tier.misses > 6_000 && tier.rows_on_disk > 12_000,
+            "{tier:?}"
+        );
+    }
+}
+
 #[test]
 fn batches_ahead_give_the_same_bits_whether_they_fit_or_not() {
     for by in [1, 4] {
