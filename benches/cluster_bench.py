@@ -6,21 +6,18 @@ workers on the same batches, so that noise hits both alike.
 
 import argparse
 import contextlib
-import json
-import os
+import multiprocessing
 import socket
-import subprocess
 import sys
-import tempfile
 import time
 
 import numpy as np
 
+from cluster import task
 from cluster.proxy import Proxy
-from cluster.task import PREFIX, SIDES
+from cluster.task import SIDES
 from session import measure
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 PEER = "partitioned variables, tf.unique, LazyAdam"
 STANDARD = {"tables": 26, "rows": 100000, "dim": 16, "batch": 2048, "batches": 12, "steps": 6,
             "rounds": 12}
@@ -49,7 +46,7 @@ class Cluster:
         real = ["%s:%d" % address for address in addresses]
         self._proxies = [Proxy(address) for address in addresses] if counted else []
         shown = [proxy.address for proxy in self._proxies] or real
-        self._processes, self._errors = {}, {}
+        self._processes, self._pipes = {}, {}
         try:
             names = [("ps", at) for at in range(servers)] + [("worker", at) for at in range(workers)]
             for number, (job, index) in enumerate(names):
@@ -69,23 +66,20 @@ class Cluster:
         self.workers = workers
 
     def _start(self, job, index, cluster, sizes):
-        task = {"cluster": cluster, "job": job, "index": index, "sizes": sizes}
-        self._errors[job, index] = tempfile.TemporaryFile("w+")
-        environment = dict(os.environ, CLUSTER_BENCH=json.dumps(task), TF_CPP_MIN_LOG_LEVEL="2",
-                           PYTHONPATH=os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")]))
-        environment.pop("TF_CONFIG", None)
-        self._processes[job, index] = subprocess.Popen(
-            [sys.executable, "-W", "ignore", os.path.join(HERE, "cluster", "task.py")],
-            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self._errors[job, index], universal_newlines=True)
+        # Forked with TensorFlow imported, which takes longer than a short case does.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["cluster.task", "tensorflow.contrib"])
+        self._pipes[job, index], other = multiprocessing.Pipe()
+        process = context.Process(target=task.run, args=(cluster, job, index, sizes, other))
+        process.start()
+        other.close()
+        self._processes[job, index] = process
 
     def _read(self, job, index):
-        for line in self._processes[job, index].stdout:
-            if line.startswith(PREFIX):
-                return json.loads(line[len(PREFIX):])
-        self._errors[job, index].seek(0)
-        raise RuntimeError("%s %d has ended:\n%s" % (
-            job, index, "".join(self._errors[job, index].readlines()[-15:])))
+        try:
+            return self._pipes[job, index].recv()
+        except EOFError:
+            raise RuntimeError("%s %d has ended: its error stands above" % (job, index))
 
     def ask(self, side, first, count):
         """Lets all workers train a side at the same time.
@@ -95,9 +89,7 @@ class Cluster:
         """
         began = time.perf_counter()
         for at in range(self.workers):
-            pipe = self._processes["worker", at].stdin
-            pipe.write("%s %d %d\n" % (side, first, count))
-            pipe.flush()
+            self._pipes["worker", at].send((side, first, count))
         answers = [self._read("worker", at) for at in range(self.workers)]
         seconds = time.perf_counter() - began
         return answers[0] if side == "sum" else seconds * 1e3 / (count * self.workers)
@@ -118,9 +110,9 @@ class Cluster:
         """Ends all processes."""
         for process in self._processes.values():
             process.kill()
-            process.wait()
-            process.stdin.close()
-            process.stdout.close()
+            process.join()
+        for pipe in self._pipes.values():
+            pipe.close()
 
 
 def measured(sizes, servers, workers):

@@ -1,13 +1,11 @@
 """A parameter server or a worker of the bench of clusters; the driver tells workers what to run.
 
 A worker has three models, each with a session of its own: tables of mx_rec that are looked up
-together, such that are looked up one by one, and TensorFlow's partitioned variables. For each line `SIDE FIRST COUNT` of standard input it runs so many steps.
+together, such that are looked up one by one, and TensorFlow's partitioned variables. For each
+(side, first, count) that the driver sends it runs so many steps.
 """
 
-import json
 import os
-import sys
-import time
 import warnings
 
 warnings.filterwarnings("ignore", category=FutureWarning)
@@ -21,15 +19,9 @@ from mx_rec.core.grouped import sparse_lookup_many  # noqa: E402
 from mx_rec.optimizers.lazy_adam import create_hash_optimizer  # noqa: E402
 from mx_rec.util.initialize import init  # noqa: E402
 
-PREFIX = "cluster-bench "
 SIDES = ("ours", "separate", "peer")
 RATE = 0.01
 tf1 = tf.compat.v1
-
-
-def say(**words):
-    """Tells the driver something."""
-    print(PREFIX + json.dumps(words), flush=True)
 
 
 class Side:
@@ -122,29 +114,35 @@ def peer(batch, sizes):
     return variables, rows, tf.contrib.opt.LazyAdamOptimizer(RATE)
 
 
-def serve_driver(sides):
-    """Does what the driver says until it closes its end."""
-    for line in sys.stdin:
-        name, first, count = line.split()
+def serve_driver(sides, driver):
+    """Does what the driver says until it ends this process."""
+    while True:
+        name, first, count = driver.recv()
         if name == "sum":
-            values = [sides[side].rows(int(first)) for side in SIDES]
-            say(gap=max(float(np.max(np.abs(one - other)))
-                        for side in values[1:] for one, other in zip(values[0], side)),
-                size=float(max(np.max(np.abs(one)) for one in values[0])))
+            values = [sides[side].rows(first) for side in SIDES]
+            driver.send({
+                "gap": max(float(np.max(np.abs(one - other)))
+                           for side in values[1:] for one, other in zip(values[0], side)),
+                "size": float(max(np.max(np.abs(one)) for one in values[0]))})
             continue
-        began = time.perf_counter()
-        sides[name].run(int(first), int(count))
-        say(seconds=time.perf_counter() - began)
+        sides[name].run(first, count)
+        driver.send({})
 
 
-def main():
-    """Runs the task that the environment names."""
-    task = json.loads(os.environ["CLUSTER_BENCH"])
-    cluster = tf.train.ClusterSpec(task["cluster"])
-    job, index, sizes = task["job"], task["index"], task["sizes"]
+def run(cluster, job, index, sizes, driver):
+    """Runs a task.
+
+    Args:
+        cluster: The addresses of each job.
+        job, index: The task.
+        sizes: How much it does.
+        driver: The connection to the driver.
+    """
+    os.environ.pop("TF_CONFIG", None)
+    cluster = tf.train.ClusterSpec(cluster)
     server = tf1.train.Server(cluster, job, index)
     if job == "ps":
-        say(ready=True)
+        driver.send({})
         server.join()
     init()
     tf1.logging.set_verbosity(tf1.logging.ERROR)
@@ -160,9 +158,5 @@ def main():
     for side in sides.values():
         side.open(server.target, config, index == 0)
     distinct = np.mean([sum(len(np.unique(one)) for one in batch) for batch in ids])
-    say(ready=True, distinct=float(distinct))
-    serve_driver(sides)
-
-
-if __name__ == "__main__":
-    main()
+    driver.send({"distinct": float(distinct)})
+    serve_driver(sides, driver)

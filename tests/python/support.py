@@ -1,7 +1,9 @@
 """What the end-to-end tests share: raw ops without the Python package, exports as numpy, tolerances, subprocesses."""
 
 import contextlib
+import functools
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -504,6 +506,29 @@ def fetching(fetches, seen):
             seen(values.results)
 
     return Hook()
+
+
+def run_by(check, *passed, **arguments):
+    """Makes a test of a function whose first parameter is not a fixture but what `check` calls it with.
+
+    Args:
+        check: What the test does with the function: `check(function, **arguments)`.
+        *passed: Names of fixtures that `check` takes as well.
+    """
+    def made(function):
+        @functools.wraps(function)
+        def test(**fixtures):
+            given = {name: fixtures[name] if name in names else fixtures.pop(name) for name in passed}
+            check(functools.partial(function, **fixtures), **given, **arguments)
+
+        signature = inspect.signature(function)
+        names = list(signature.parameters)[1:]
+        test.__signature__ = signature.replace(parameters=[
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            for name in names + [name for name in passed if name not in names]])
+        return test
+
+    return made
 
 
 def in_threads(work, arguments, seconds=600):

@@ -78,12 +78,11 @@ def global_norm(variables, ids, labels):
 @pytest.mark.parametrize("step, names", [
     (one_of_each, ("w", "v", "u")), (numbers_of_the_graph, ("w", "v")), (twice_a_step, ("w", "v")),
     (accumulated, ("w", "v")), (global_norm, ("w", "v", "u"))])
-def test_unchanged_models_have_the_numbers_of_variables(mx, use_resource, step, names):
+def test_unchanged_models_have_the_numbers_of_variables(v1, use_resource, step, names):
     def build(ids, labels):
         variables = variables_of(use_resource, names)
         return step(variables, ids, labels) + (variables,)
 
-    mx(stock_tables=".*")
     stock, tables = [cases.run(build, converts, 90) for converts in (False, True)]
     assert sorted(name for name, plan in tables.plans.items() if plan.converts) == sorted(names), tables.plans
     assert {tables.plans["w"].kind, tables.plans["v"].kind} == {"adam"}
@@ -168,18 +167,16 @@ def test_a_key_that_is_admitted_late_begins_then(graph, session, dynamic):
     assert set(dense.rows) == {1, 2, 7}
 
 
-def test_key_work_ahead_and_joined_updates_change_no_bit():
-    def script(run):
-        source = fused_cases.iterator(True)
-        ids, label = source.get_next()
-        tables = [run.table("t%d" % at, dim=4) for at in range(2)]
-        rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
-        loss = fused_cases.loss_of([fused_cases.total(one) for one in rows], label)
-        update = create_hash_optimizer(0.05).minimize(loss, var_list=[table.variable for table in tables])
-        sess = run.begin(source)
-        # A step that only looks is none of Adam.
-        for fetches in ([loss, update], loss, [loss, update], [loss, update]):
-            run.step(sess, fetches)
-        run.finish(sess, [loss, update])
-
-    modify_cases.alike(script, moves=2, use_dynamic=True)
+@support.run_by(modify_cases.alike, moves=2, use_dynamic=True)
+def test_key_work_ahead_and_joined_updates_change_no_bit(run):
+    source = fused_cases.iterator(True)
+    ids, label = source.get_next()
+    tables = [run.table("t%d" % at, dim=4) for at in range(2)]
+    rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
+    loss = fused_cases.loss_of([fused_cases.total(one) for one in rows], label)
+    update = create_hash_optimizer(0.05).minimize(loss, var_list=[table.variable for table in tables])
+    sess = run.begin(source)
+    # A step that only looks is none of Adam.
+    for fetches in ([loss, update], loss, [loss, update], [loss, update]):
+        run.step(sess, fetches)
+    run.finish(sess, [loss, update])

@@ -47,36 +47,28 @@ def trained(run, seed, access, eviction, actions, has_time=True):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_admission_and_eviction_follow_the_rules_in_every_form(tmp_path, seed):
-    def script(run):
-        rules = trained(run, seed, 1 + 4 * seed, 12, [("evict", 0.5)])
-        assert rules.evicted > 0 and (rules.refused > 0 or seed == 0)
-
-    modify_cases.alike(script, moves=2, forms=FORMS, tmp_path=tmp_path)
+@support.run_by(modify_cases.alike, "tmp_path", moves=2, forms=FORMS)
+def test_admission_and_eviction_follow_the_rules_in_every_form(run, seed):
+    rules = trained(run, seed, 1 + 4 * seed, 12, [("evict", 0.5)])
+    assert rules.evicted > 0 and (rules.refused > 0 or seed == 0)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_thresholds_that_change_while_training_follow_the_rules_in_every_form(tmp_path, seed):
-    def script(run):
-        trained(run, seed + 20, 3, 15, [("threshold", 0.3), ("evict", 0.2)])
-
-    modify_cases.alike(script, moves=2, forms=FORMS, tmp_path=tmp_path)
+@support.run_by(modify_cases.alike, "tmp_path", moves=2, forms=FORMS)
+def test_thresholds_that_change_while_training_follow_the_rules_in_every_form(run, seed):
+    trained(run, seed + 20, 3, 15, [("threshold", 0.3), ("evict", 0.2)])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
-def test_histories_go_on_where_a_checkpoint_was_saved_in_every_form(tmp_path, seed):
-    def script(run):
-        trained(run, seed + 40, 5, 20, [("save", 0.3), ("evict", 0.2), ("threshold", 0.1)])
-
-    modify_cases.alike(script, moves=2, forms=FORMS, tmp_path=tmp_path)
+@support.run_by(modify_cases.alike, "tmp_path", moves=2, forms=FORMS)
+def test_histories_go_on_where_a_checkpoint_was_saved_in_every_form(run, seed):
+    trained(run, seed + 40, 5, 20, [("save", 0.3), ("evict", 0.2), ("threshold", 0.1)])
 
 
-def test_admission_alone_needs_no_timestamp_in_any_form(tmp_path):
-    def script(run):
-        assert trained(run, 60, 6, -1, [], has_time=False).refused > 0
-
-    modify_cases.alike(script, moves=2, forms=FORMS, tmp_path=tmp_path)
+@support.run_by(modify_cases.alike, "tmp_path", moves=2, forms=FORMS)
+def test_admission_alone_needs_no_timestamp_in_any_form(run):
+    assert trained(run, 60, 6, -1, [], has_time=False).refused > 0
 
 
 def test_threshold_one_without_eviction_trains_what_no_threshold_trains():

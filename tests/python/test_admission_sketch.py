@@ -101,9 +101,8 @@ def test_100000_rare_ids_take_the_bytes_that_were_given(graph, session, dynamic)
 
 @pytest.mark.parametrize("saved, restored, keeps", [
     (WIDE, WIDE, True), (0, WIDE, True), (WIDE, 0, False), (WIDE, 2 * WIDE, False)])
-def test_a_checkpoint_restores_into_a_table_with_another_setting(graph, mx, tmp_path, caplog, saved, restored, keeps):
+def test_a_checkpoint_restores_into_a_table_with_another_setting(graph, dynamic, tmp_path, caplog, saved, restored, keeps):
     tf1 = tf.compat.v1
-    mx()
     path = None
     for sketch in (saved, restored):
         tf1.reset_default_graph()

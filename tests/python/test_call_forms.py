@@ -134,10 +134,9 @@ def test_exported_tables_are_numpy_dictionaries(graph, session, dynamic, tmp_pat
     support.assert_same_bits(content[-9], rows[1])
 
 
-def test_arguments_of_older_releases_are_taken_and_those_without_effect_are_logged(mx, caplog):
+def test_arguments_of_older_releases_are_taken_and_those_without_effect_are_logged(dynamic, caplog):
     import mx_rec.core.embedding as embedding
 
-    mx()
     with caplog.at_level("INFO", logger="mx_rec"):
         table = embedding.create_table(
             key_dtype=tf.int64, dim=4, name="old", emb_initializer=tf.compat.v1.zeros_initializer(),
@@ -158,10 +157,9 @@ def sizes(table):
     return table.slice_device_vocabulary_size, table.slice_host_vocabulary_size
 
 
-def test_a_table_takes_its_arguments_in_the_order_of_older_releases(graph, session, mx, caplog):
+def test_a_table_takes_its_arguments_in_the_order_of_older_releases(graph, session, dynamic, caplog):
     import mx_rec.core.embedding as embedding
 
-    mx()
     ones = tf.compat.v1.ones_initializer()
     with caplog.at_level("INFO", logger="mx_rec"):
         table = embedding.create_table(
@@ -180,10 +178,9 @@ def test_a_table_takes_its_arguments_in_the_order_of_older_releases(graph, sessi
     assert sizes(embedding.create_table(tf.int64, 4, "keyword", ones, optimizer_list=create_hash_optimizer(0.1))) == (1, 0)
 
 
-def test_a_wrong_use_of_the_older_order_is_told(graph, mx):
+def test_a_wrong_use_of_the_older_order_is_told(graph, dynamic):
     import mx_rec.core.embedding as embedding
 
-    mx()
     first = (tf.int64, 4, "old", tf.compat.v1.zeros_initializer())
     with pytest.raises(TypeError, match="multiple values for the argument 'device_vocabulary_size'"):
         embedding.create_table(*first, [], 5, device_vocabulary_size=5)

@@ -138,6 +138,7 @@ with v1.train.MonitoredTrainingSession(target, is_chief=is_chief, config=config,
 """
 
 
+@pytest.mark.long
 def test_each_step_of_each_of_several_workers_moves_all_rows_with_the_powers_there_are(tmp_path):
     found = []
     for stock in ("None", "['.*']"):
@@ -156,10 +157,8 @@ def test_each_step_of_each_of_several_workers_moves_all_rows_with_the_powers_the
 
 @pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("form", ["together", "apart", "one"])
-def test_parts_that_may_be_updated_without_the_others_leave_adam_to_tensorflow(mx, graph, form, use_resource):
+def test_parts_that_may_be_updated_without_the_others_leave_adam_to_tensorflow(v1, graph, form, use_resource):
     """A push is a step of all rows of a table, which has all parts."""
-    v1 = tf.compat.v1
-    mx(stock_tables=".*")
     cluster = tf.train.ClusterSpec({"ps": ["a:1", "b:1"], "worker": ["c:1"]})
     with tf.device(v1.train.replica_device_setter(worker_device="/job:worker/task:0", cluster=cluster)):
         w = v1.get_variable("w", [20, 2], partitioner=v1.fixed_size_partitioner(2), use_resource=use_resource)
@@ -178,10 +177,8 @@ def test_parts_that_may_be_updated_without_the_others_leave_adam_to_tensorflow(m
 
 @pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("form", ["same", "other", "late"])
-def test_parts_that_are_updated_with_other_rates_leave_adam_to_tensorflow(mx, graph, form, use_resource):
+def test_parts_that_are_updated_with_other_rates_leave_adam_to_tensorflow(v1, graph, form, use_resource):
     """The conversion ended with an AssertionError."""
-    v1 = tf.compat.v1
-    mx(stock_tables=".*")
     cluster = tf.train.ClusterSpec({"ps": ["a:1", "b:1"], "worker": ["c:1"]})
     with tf.device(v1.train.replica_device_setter(worker_device="/job:worker/task:0", cluster=cluster)):
         w = v1.get_variable("w", [20, 2], partitioner=v1.fixed_size_partitioner(2), use_resource=use_resource)

@@ -220,6 +220,7 @@ AGAIN = BETWEEN.replace("    ids = tf.compat.v1.placeholder(tf.int64, [None], na
 assert AGAIN.count("py_func") == 2 and "while sess.run(step)" in AGAIN
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_between_pull_and_push_costs_no_step_and_no_row(tmp_path):
     paused = tmp_path / "paused"
     variables = dict(CHECKPOINTS=str(tmp_path / "model"), SAVE="5", PAUSED=str(paused), AT="8")

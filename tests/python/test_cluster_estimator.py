@@ -4,6 +4,8 @@ import json
 import os
 import tempfile
 
+import pytest
+
 import preloaded
 import support
 from cluster_cases import cluster_of
@@ -53,6 +55,7 @@ print("done")
 """
 
 
+@pytest.mark.long
 def test_train_and_evaluate_with_chief_worker_servers_and_evaluator(tmp_path):
     cluster = cluster_of(chief=1, worker=1, ps=2)
     processes = {}

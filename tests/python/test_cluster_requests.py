@@ -261,6 +261,7 @@ with tf1.train.MonitoredTrainingSession(target, hooks=[hook], save_summaries_ste
     assert found == [[2, 2, 2], 3]
 
 
+@pytest.mark.long
 def test_a_meta_graph_of_shared_requests_can_be_modified_elsewhere(tmp_path):
     path = str(tmp_path / "graph.meta")
     names = told("""
@@ -352,6 +353,7 @@ with tf1.Session(target) as sess:
 """
 
 
+@pytest.mark.long
 def test_lookups_share_with_those_of_their_own_iterator_and_what_stays_with_what_stays():
     modified = told(MOVING.replace("MODIFY", "True"))
     step = told(MOVING.replace("MODIFY", "False"))
@@ -370,6 +372,7 @@ def test_lookups_share_with_those_of_their_own_iterator_and_what_stays_with_what
     assert not apart[4]
 
 
+@pytest.mark.long
 def test_a_failure_while_requests_are_joined_leaves_the_lookups_apart_with_the_same_bits():
     broken = told("""
 from mx_rec.graph import fuse

@@ -34,6 +34,7 @@ def test_one_worker_trains_the_bits_of_one_process(variables):
     assert found["stats"]["load"] <= alone["stats"]["load"] and found["stats"]["rows"] == alone["sizes"][1]
 
 
+@pytest.mark.long
 def test_gradients_of_several_workers_are_neither_lost_nor_torn():
     """Each worker adds 1 to each float of each row so many times; sums of integers are exact in any order."""
     code = """

@@ -13,8 +13,7 @@ from mx_rec.constants import constants
 sys.path.append(os.path.join(support.PACKAGES, "tf_adapter_cpu"))
 
 
-def test_nothing_of_the_api_is_missing_or_differs(mx):
-    mx()
+def test_nothing_of_the_api_is_missing_or_differs(dynamic):
     assert contract.differences() == []
 
 
@@ -38,8 +37,7 @@ def test_a_signature_that_differs_is_told(text, words):
         assert word in difference
 
 
-def test_names_that_are_missing_are_told(mx, monkeypatch):
-    mx()
+def test_names_that_are_missing_are_told(dynamic, monkeypatch):
     assert list(contract.function_differences({"mx_rec.no_such": {"f": ""}, "mx_rec": {"nobody": "", "__version__": ""}})) == [
         "mx_rec.__version__ cannot be called", "mx_rec.nobody is missing: module 'mx_rec' has no attribute 'nobody'",
         "mx_rec.no_such.f is missing: No module named 'mx_rec.no_such'"]
@@ -60,8 +58,7 @@ def test_names_that_are_missing_are_told(mx, monkeypatch):
     assert any("hybrid_manager_config.asc_manager cannot be set" in one for one in found)
 
 
-def test_another_order_of_older_releases_is_told(mx, monkeypatch):
-    mx()
+def test_another_order_of_older_releases_is_told(dynamic, monkeypatch):
     swapped = list(contract.OLDER_CREATE_TABLE)
     swapped[9], swapped[10] = swapped[10], swapped[9]
     monkeypatch.setattr(contract, "OLDER_CREATE_TABLE", swapped)

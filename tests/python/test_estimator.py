@@ -44,8 +44,7 @@ def model_fn(features, labels, mode):
 
 
 @pytest.fixture
-def estimator(mx, tmp_path):
-    mx()
+def estimator(dynamic, tmp_path):
     run = tf.estimator.RunConfig(model_dir=os.path.realpath(str(tmp_path)) + "/model", save_checkpoints_steps=10,
                                  keep_checkpoint_max=2, log_step_count_steps=None, save_summary_steps=1000)
     return tf.estimator.Estimator(model_fn, config=run)

@@ -49,9 +49,8 @@ def test_train_and_evaluate_takes_turns_for_three_rounds_and_goes_on_later(mx, t
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", ["ahead", "specs"])
-def test_training_goes_on_from_the_directory_and_max_steps_counts_all_of_it(mx, tmp_path, form):
+def test_training_goes_on_from_the_directory_and_max_steps_counts_all_of_it(dynamic, tmp_path, form):
     """The parts end where the data end, so that the whole sees the same batches."""
-    mx()
     epoch = 6
     whole = cases.Case(form, tmp_path / "whole", save_checkpoints_steps=4, keep_checkpoint_max=2)
     expected = whole.train(max_steps=3 * epoch, repeat=3, make=same_epochs)
@@ -85,8 +84,7 @@ def test_max_steps_of_init_ends_the_training_input_and_no_other(mx, tmp_path):
 
 
 @pytest.mark.long
-def test_predictions_may_be_left_in_the_middle(mx, tmp_path):
-    mx()
+def test_predictions_may_be_left_in_the_middle(dynamic, tmp_path):
     case = cases.Case("ahead", tmp_path)
     case.train(steps=6)
     expected = case.predict()["output"]
@@ -119,8 +117,7 @@ cases.Case(sys.argv[1], sys.argv[2]).train(max_steps=40, hooks=[Kill()])
 
 
 @pytest.mark.long
-def test_a_killed_training_resumes_as_one_that_was_stopped_at_its_last_checkpoint(mx, tmp_path):
-    mx()
+def test_a_killed_training_resumes_as_one_that_was_stopped_at_its_last_checkpoint(dynamic, tmp_path):
     killed, stopped = cases.Case("ahead", tmp_path / "killed"), cases.Case("step", tmp_path / "stopped")
     with pytest.raises(AssertionError, match="exit code -9"):
         preloaded.run_python(KILLED, killed.form, killed.directory, 17)
@@ -167,8 +164,7 @@ class TextInputCase(cases.Case):
 @pytest.mark.long
 @pytest.mark.parametrize("kind, forms", [(TextCase, ("step", "ahead")), (TextInputCase, cases.FORMS)],
                          ids=["parsed in model_fn", "parsed in input_fn"])
-def test_a_bad_record_fails_its_own_step_as_itself_and_training_goes_on_from_the_checkpoint(mx, tmp_path, kind, forms):
-    mx()
+def test_a_bad_record_fails_its_own_step_as_itself_and_training_goes_on_from_the_checkpoint(dynamic, tmp_path, kind, forms):
     for form in forms:
         case = kind(form, tmp_path / form, save_checkpoints_steps=2)
         losses = cases.Recorder("model_loss:0")
@@ -182,8 +178,7 @@ def test_a_bad_record_fails_its_own_step_as_itself_and_training_goes_on_from_the
 
 
 @pytest.mark.long
-def test_a_full_table_fails_the_step_that_fills_it_with_its_name(mx, tmp_path):
-    mx()
+def test_a_full_table_fails_the_step_that_fills_it_with_its_name(dynamic, tmp_path):
     failed = {}
     for form in cases.FORMS:
         case = cases.Case(form, tmp_path / form, params={"capacity": 40}, save_checkpoints_steps=1)
@@ -282,9 +277,8 @@ def monitored(directory, kind, modify, steps, started=None):
 
 
 @pytest.mark.parametrize("kind", ["one_shot", "collection", "scaffold", "nobody"])
-def test_a_monitored_session_with_the_hook_trains_as_without(mx, tmp_path, kind):
+def test_a_monitored_session_with_the_hook_trains_as_without(dynamic, tmp_path, kind):
     """Whoever starts the iterator: itself, TensorFlow's collection, a Scaffold of the script, or the hook alone."""
-    mx()
     started = []
     expected = monitored(tmp_path / "step", "one_shot", False, None)
     expected += monitored(tmp_path / "step", "one_shot", False, 3)

@@ -68,9 +68,8 @@ def test_saved_tables_are_those_of_the_unmodified_graph_while_batches_wait_ahead
     cases.assert_same_checkpoints(runs(form)["directory"], runs("step")["directory"], step)
 
 
-def test_the_hook_does_move_the_lookups(mx, tmp_path):
+def test_the_hook_does_move_the_lookups(dynamic, tmp_path):
     """In the step the marked ops are gone from the way of the loss: else the other tests compare a thing with itself."""
-    mx()
     kinds = {}
 
     class Look(tf.estimator.SessionRunHook):
@@ -142,9 +141,8 @@ def test_it_does_not_matter_what_the_input_fn_returns(by_input, form, kind):
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-def test_a_generator_is_started_once(mx, tmp_path, kind):
+def test_a_generator_is_started_once(dynamic, tmp_path, kind):
     """One that reads a socket cannot be started again."""
-    mx()
     started = []
 
     def from_generator(data, repeat):
@@ -171,9 +169,8 @@ def test_a_generator_is_started_once(mx, tmp_path, kind):
 
 
 @pytest.mark.long
-def test_features_of_a_queue_stay_in_the_step(mx, tmp_path):
+def test_features_of_a_queue_stay_in_the_step(dynamic, tmp_path):
     """numpy_input_fn is older than tf.data: there is no pipeline to move to, and nothing changes."""
-    mx()
     inputs = tf.compat.v1.estimator.inputs
     found = {}
     for form in ("step", "ahead"):
@@ -186,8 +183,7 @@ def test_features_of_a_queue_stay_in_the_step(mx, tmp_path):
     cases.assert_same_checkpoints(str(tmp_path / "ahead"), str(tmp_path / "step"))
 
 
-def test_the_slicer_hooks_of_the_original_stand_before_the_modification(mx, tmp_path):
-    mx()
+def test_the_slicer_hooks_of_the_original_stand_before_the_modification(dynamic, tmp_path):
     case = cases.Case("ahead", tmp_path / "ahead")
     slicers = [LookupSubgraphSlicerHook(["StringToHashBucketFast"]), OrphanLookupKeySlicerHook()]
     case.estimator.train(case.input_fn(True, repeat=None), hooks=slicers + case.hooks(), steps=8)
@@ -196,9 +192,8 @@ def test_the_slicer_hooks_of_the_original_stand_before_the_modification(mx, tmp_
 
 
 @pytest.mark.long
-def test_the_meta_graph_of_a_modified_training_runs_elsewhere(mx, tmp_path):
+def test_the_meta_graph_of_a_modified_training_runs_elsewhere(dynamic, tmp_path):
     """The pipeline with the key work is part of it, and finds the tables of the session it runs in."""
-    mx()
     case = cases.Case("ahead", tmp_path, save_checkpoints_steps=6)
     losses = case.train(steps=9)
     with tf.Graph().as_default() as graph:
@@ -215,8 +210,7 @@ def test_the_meta_graph_of_a_modified_training_runs_elsewhere(mx, tmp_path):
 
 
 @pytest.mark.parametrize("form", cases.FORMS)
-def test_logging_hooks_see_the_batch_of_the_step_by_object_and_by_name(mx, tmp_path, form):
-    mx()
+def test_logging_hooks_see_the_batch_of_the_step_by_object_and_by_name(dynamic, tmp_path, form):
     seen = {"object": [], "name": [], "given": []}
 
     def keep(kind):
@@ -240,8 +234,7 @@ def test_logging_hooks_see_the_batch_of_the_step_by_object_and_by_name(mx, tmp_p
 
 
 @pytest.mark.parametrize("form", cases.FORMS)
-def test_summaries_of_the_estimator_and_of_a_hook_hold_the_values_of_their_step(mx, tmp_path, form, monkeypatch):
-    mx()
+def test_summaries_of_the_estimator_and_of_a_hook_hold_the_values_of_their_step(dynamic, tmp_path, form, monkeypatch):
     from tensorflow.python.training import basic_session_run_hooks
 
     stock = basic_session_run_hooks.SummarySaverHook.after_run

@@ -40,9 +40,8 @@ def keras_model(name="adam", dropout=0.0, metrics=()):
     return made
 
 
-def in_session(program):
-    """A program of Keras for `both`, in a session that is Keras's."""
-
+def in_sessions(program, **arguments):
+    """Runs a program of Keras by `both`, in sessions that are Keras's."""
     def run(is_on):
         keras = tf.keras
         with support.new_session() as session:
@@ -52,7 +51,7 @@ def in_session(program):
             finally:
                 keras.backend.set_session(None)
 
-    return run
+    both(run, **arguments)
 
 
 def fit(made, seed=3, **arguments):
@@ -93,7 +92,7 @@ def test_a_keras_model_that_was_run_before_it_is_fitted_trains_on_tables(said, t
         yield fit(made, 4)
         yield made.get_weights()
 
-    both(in_session(program), names=["items/embeddings"])
+    in_sessions(program, names=["items/embeddings"])
     assert not said()
 
 
@@ -117,7 +116,7 @@ def test_functions_of_before_see_what_later_ones_train(said):
             shown = K.function(made.inputs, [made.layers[1].output])
             yield shown([ids])[0]
 
-    both(in_session(program), names=["items/embeddings"])
+    in_sessions(program, names=["items/embeddings"])
     assert not said()
 
 
@@ -181,58 +180,51 @@ def test_a_saver_of_before_saves_and_restores(said, tmp_path, resource):
     assert not said()
 
 
-def test_variables_that_were_not_initialized_still_are_not(said):
-
-    def program(is_on):
-        users = v1.get_variable("users", [ROWS, DIM], initializer=v1.constant_initializer(0.5))
-        late = v1.get_variable("late", [3], initializer=v1.ones_initializer())
-        words = v1.get_variable("words", initializer=tf.constant(["a", "b"]), trainable=False)
-        with support.started(support.new_session(), [users.initializer, words.initializer]) as session:
-            assert session.run(words).tolist() == [b"a", b"b"]
-            loss = tf.reduce_sum(tf.square(tf.gather(users, [1, 2])) * late[0])
-            train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
-            assert session.run(v1.report_uninitialized_variables()).tolist() == [b"late"]
-            session.run(late.initializer)
-            yield [session.run([loss, train])[0] for _ in range(4)]
-            assert session.run(words).tolist() == [b"a", b"b"]
-
-    both(program, names=["users"])
-    assert not said()
+@support.run_by(both, "said", names=["users"])
+def test_variables_that_were_not_initialized_still_are_not(is_on):
+    users = v1.get_variable("users", [ROWS, DIM], initializer=v1.constant_initializer(0.5))
+    late = v1.get_variable("late", [3], initializer=v1.ones_initializer())
+    words = v1.get_variable("words", initializer=tf.constant(["a", "b"]), trainable=False)
+    with support.started(support.new_session(), [users.initializer, words.initializer]) as session:
+        assert session.run(words).tolist() == [b"a", b"b"]
+        loss = tf.reduce_sum(tf.square(tf.gather(users, [1, 2])) * late[0])
+        train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        assert session.run(v1.report_uninitialized_variables()).tolist() == [b"late"]
+        session.run(late.initializer)
+        yield [session.run([loss, train])[0] for _ in range(4)]
+        assert session.run(words).tolist() == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("optimizer", ["Adagrad", "Adam", "Momentum"])
-def test_initializers_of_before_and_of_slots_alone_do_what_they_do_to_variables(said, resource, optimizer):
+@support.run_by(both, "said", names=["users"])
+def test_initializers_of_before_and_of_slots_alone_do_what_they_do_to_variables(is_on, resource, optimizer):
     """The one sets the rows and leaves the slots, the other sets the slots and leaves the rows."""
-    def program(is_on):
-        users = v1.get_variable("users", [ROWS, DIM], initializer=v1.constant_initializer(0.5), use_resource=resource)
-        ids = v1.placeholder(tf.int64, [None])
-        loss = tf.reduce_sum(tf.square(tf.gather(users, ids) - 1.0))
-        of_before = v1.global_variables_initializer()
-        with support.started(support.new_session(), of_before) as session:
-            yield [session.run(loss, {ids: [1, 2]})]
-            made = getattr(v1.train, optimizer + "Optimizer")(*[0.1, 0.9][:2 if optimizer == "Momentum" else 1])
-            train = made.minimize(loss)
-            of_slots = v1.variables_initializer(made.variables())
+    users = v1.get_variable("users", [ROWS, DIM], initializer=v1.constant_initializer(0.5), use_resource=resource)
+    ids = v1.placeholder(tf.int64, [None])
+    loss = tf.reduce_sum(tf.square(tf.gather(users, ids) - 1.0))
+    of_before = v1.global_variables_initializer()
+    with support.started(support.new_session(), of_before) as session:
+        yield [session.run(loss, {ids: [1, 2]})]
+        made = getattr(v1.train, optimizer + "Optimizer")(*[0.1, 0.9][:2 if optimizer == "Momentum" else 1])
+        train = made.minimize(loss)
+        of_slots = v1.variables_initializer(made.variables())
 
-            def steps(seed):
-                random = np.random.RandomState(seed)
-                return [session.run([loss, train], {ids: random.randint(0, 9, 5)})[0] for _ in range(4)] + [
-                    session.run(users)] + [session.run(made.get_slot(users, name)) for name in made.get_slot_names()]
+        def steps(seed):
+            random = np.random.RandomState(seed)
+            return [session.run([loss, train], {ids: random.randint(0, 9, 5)})[0] for _ in range(4)] + [
+                session.run(users)] + [session.run(made.get_slot(users, name)) for name in made.get_slot_names()]
 
-            session.run(of_slots)
-            yield steps(1)
-            session.run(of_slots)
-            yield steps(2)
-            session.run(of_before)
-            yield steps(3)
-            session.run(users.initializer)
-            yield steps(4)
-            session.run(v1.global_variables_initializer())
-            yield steps(5)
-
-    both(program, names=["users"])
-    assert not said()
+        session.run(of_slots)
+        yield steps(1)
+        session.run(of_slots)
+        yield steps(2)
+        session.run(of_before)
+        yield steps(3)
+        session.run(users.initializer)
+        yield steps(4)
+        session.run(v1.global_variables_initializer())
+        yield steps(5)
 
 
 @pytest.mark.parametrize("way", ["parts", "access_threshold", "memory_rows", "unlimited_ids"])
@@ -337,25 +329,22 @@ def test_a_conversion_that_fails_leaves_the_values(said, monkeypatch):
     assert len(said()) == 1 and "could not become tables: ValueError: on purpose" in said()[0]
 
 
-def test_values_that_cannot_be_set_are_set_by_a_later_run(said, monkeypatch):
+@support.run_by(both, "said", names=["users"])
+def test_values_that_cannot_be_set_are_set_by_a_later_run(is_on, monkeypatch):
     """A run without them would look rows up that start as new ones do."""
-    def program(is_on):
-        users = v1.get_variable("users", [ROWS, DIM], initializer=v1.random_normal_initializer(seed=3))
-        loss = tf.reduce_sum(tf.square(tf.gather(users, [1, 2, 2]) - 1.0))
-        with support.started(support.new_session()) as session:
-            yield [session.run(loss)]
-            train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
-            if is_on:
-                with monkeypatch.context() as patch:
-                    patch.setattr(anew, "_set", lambda op, value: tf.debugging.Assert(False, ["on purpose"]))
-                    for _ in range(3):
-                        with pytest.raises(tf.errors.InvalidArgumentError, match="on purpose"):
-                            session.run(loss)
-            yield [session.run([loss, train])[0] for _ in range(3)]
-            yield session.run(users)
-
-    both(program, names=["users"])
-    assert not said()
+    users = v1.get_variable("users", [ROWS, DIM], initializer=v1.random_normal_initializer(seed=3))
+    loss = tf.reduce_sum(tf.square(tf.gather(users, [1, 2, 2]) - 1.0))
+    with support.started(support.new_session()) as session:
+        yield [session.run(loss)]
+        train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        if is_on:
+            with monkeypatch.context() as patch:
+                patch.setattr(anew, "_set", lambda op, value: tf.debugging.Assert(False, ["on purpose"]))
+                for _ in range(3):
+                    with pytest.raises(tf.errors.InvalidArgumentError, match="on purpose"):
+                        session.run(loss)
+        yield [session.run([loss, train])[0] for _ in range(3)]
+        yield session.run(users)
 
 
 MEMORY = """

@@ -22,9 +22,8 @@ tf1 = tf.compat.v1
 
 
 @pytest.fixture
-def exported(mx, tmp_path):
+def exported(dynamic, tmp_path):
     """A function that exports the meta graph of a training with admission and gives its path."""
-    mx()
 
     def export(access=2, eviction=10, is_train=True, name="table"):
         path = os.path.join(str(tmp_path), "model.meta")

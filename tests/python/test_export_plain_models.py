@@ -60,6 +60,7 @@ def estimator(tmp_path_factory):
         return Estimator(os.path.realpath(str(tmp_path_factory.mktemp("estimator"))))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", sorted(cases.WAYS))
 def test_an_estimator_exports_with_plain(estimator, tmp_path, way):
     assert not [op for op in cases.ops_of(estimator.directory)[0] if op.startswith("MxRec")]
@@ -86,9 +87,7 @@ def test_exporters_in_the_block_are_plain(dynamic, estimator):
     support.assert_same_bits(predict(newest, estimator.features)["output"], estimator.predict())
 
 
-def test_an_export_of_several_modes_is_refused(mx, tmp_path):
-    mx()
-
+def test_an_export_of_several_modes_is_refused(dynamic, tmp_path):
     with tf.Graph().as_default(), support.new_session() as sess:
         ids = cases.placeholder([None])
         rows = cases.find(cases.make_table(), ids)
@@ -305,10 +304,8 @@ def test_two_imported_tables_of_one_name_are_both_exported(graph, session, dynam
     assert found["left"][:, 0].tolist() == [4, 0] and found["right"][:, 0].tolist() == [5, 0]
 
 
-def test_the_training_graph_of_an_unchanged_model_is_exported_as_its_refusal_says(mx, graph, tmp_path):
+def test_the_training_graph_of_an_unchanged_model_is_exported_as_its_refusal_says(v1, graph, tmp_path):
     """The error of such an export recommends training_lookups='find', which failed on MxRecSparseBagsMany."""
-    v1 = tf.compat.v1
-    mx(stock_tables=".*")
     feeds, vectors = {}, []
     for place, (combiner, is_safe) in enumerate([("mean", True), ("sqrtn", True), ("sum", True), ("mean", False)]):
         parts = [v1.placeholder(tf.int64, shape, "%s_%d" % (part, place))

@@ -88,8 +88,7 @@ def test_an_export_whose_batch_is_placeholders_has_the_same_numbers(trained, tmp
     support.assert_same_bits(np.concatenate(found), expected)
 
 
-def test_a_feature_that_an_insert_function_of_the_other_mode_read_is_refused(mx):
-    mx()
+def test_a_feature_that_an_insert_function_of_the_other_mode_read_is_refused(dynamic):
     spec = FeatureSpec("users", table_name="users")
     dataset = tf.data.Dataset.from_tensor_slices(samples(20, 1)).batch(5).map(get_asc_insert_func([spec], is_training=True))
     batch = tf.compat.v1.data.make_one_shot_iterator(dataset).get_next()
@@ -98,8 +97,7 @@ def test_a_feature_that_an_insert_function_of_the_other_mode_read_is_refused(mx)
         sparse_lookup(table, spec, is_train=False, batch=batch)
 
 
-def test_a_training_lookup_needs_the_insert_function(mx):
-    mx()
+def test_a_training_lookup_needs_the_insert_function(dynamic):
     table = create_table(tf.int64, 4, "users", tf.compat.v1.zeros_initializer(), device_vocabulary_size=100)
     with pytest.raises(RuntimeError, match="was not read by an insert function for training"):
         sparse_lookup(table, FeatureSpec("users", table_name="users"), is_train=True,

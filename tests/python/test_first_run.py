@@ -71,12 +71,18 @@ def flat(value):
     return np.hstack([flat(one) for one in value]) if isinstance(value, list) else np.ravel(value)
 
 
-def both(program, *arguments, names=("items", "users"), **options):
+def warned(said, times=1):
+    found = said()
+    assert len(found) == times and all("the tables are variables again" in one for one in found), found
+
+
+def both(program, *arguments, names=("items", "users"), said=None, times=0, **options):
     """Runs a program on variables and on tables, and compares what it returns.
 
     Args:
         program: Takes the arguments and returns numbers; makes ops in the default graph.
         names: Of the variables that become tables.
+        said: What the package has logged; it has to warn so many times that tables are variables again.
         options: Of StockTables.
     """
     seen = []
@@ -87,6 +93,8 @@ def both(program, *arguments, names=("items", "users"), **options):
             assert tables(graph) == (list(names) if is_on else [])
     assert len(set(seen[0])) > 3 and np.isfinite(seen[0]).all()
     np.testing.assert_allclose(seen[1], seen[0], rtol=1e-5, atol=1e-6)
+    if said is not None:
+        warned(said, times)
 
 
 def saved_values(path, **model):
@@ -99,84 +107,75 @@ def saved_values(path, **model):
 
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "momentum", "ftrl"])
-def test_the_first_run_of_a_session_converts_its_graph(resource, optimizer, said):
+@support.run_by(both, "said")
+def test_the_first_run_of_a_session_converts_its_graph(is_on, resource, optimizer):
     """`init(stock_tables=...)` and a plain session: all variables stayed, unless the script called a function of this package."""
-
-    def program(is_on):
-        model = Model(resource, optimizer)
-        init = tf.compat.v1.global_variables_initializer()
-        with support.started(support.new_session(), init) as session:
-            yield model.trained(session, range(STEPS))
-            yield model.all_rows(session)
-            session.run(init)
-            yield model.trained(session, range(STEPS, 2 * STEPS))
-
-    both(program)
-    assert not said()
+    model = Model(resource, optimizer)
+    init = tf.compat.v1.global_variables_initializer()
+    with support.started(support.new_session(), init) as session:
+        yield model.trained(session, range(STEPS))
+        yield model.all_rows(session)
+        session.run(init)
+        yield model.trained(session, range(STEPS, 2 * STEPS))
 
 
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("way", ["make_callable", "partial_run", "feed_rows", "name", "control_dependencies"])
-def test_each_way_to_run_converts(resource, way):
-    def program(is_on):
-        model = Model(resource)
-        with support.new_session() as session:
-            if way != "control_dependencies":
-                session.make_callable(v1.global_variables_initializer())()
-            if way == "make_callable":
-                step = session.make_callable([model.loss, model.train], [model.ids, model.labels])
-                yield [step(*model.feeds(number).values())[0] for number in range(STEPS)]
-            elif way == "partial_run":
-                with tf.control_dependencies([model.train]):
-                    after = tf.identity(model.loss)
-                for number in range(STEPS):
-                    handle = session.partial_run_setup([model.total, after], [model.ids, model.labels])
-                    feeds = model.feeds(number)
-                    yield session.partial_run(handle, model.total, {model.ids: feeds[model.ids]})
-                    yield [session.partial_run(handle, after, {model.labels: feeds[model.labels]})]
-            elif way == "feed_rows":
-                for number in range(STEPS):
-                    feeds = model.feeds(number)
-                    feeds[model.total] = np.cos(np.arange(20)).astype(np.float32)
-                    yield session.run(model.loss, feeds)
-                    yield model.trained(session, [number])
-            elif way == "name":
-                for number in range(STEPS):
-                    yield session.run([model.loss.name, model.train.name], model.feeds(number))[0]
-                    yield session.run(model.rows[0].name, {model.ids.name: [1, 2, 59]})
-            else:
-                with tf.control_dependencies([model.train]):
-                    after = tf.identity(model.loss)
-                with tf.control_dependencies([model.users.initializer, model.items.initializer]):
-                    started = v1.variables_initializer([model.w, model.step] + model.optimizer.variables())
-                session.run(started)
-                for number in range(STEPS):
-                    yield session.run(after, model.feeds(number))
-            yield model.all_rows(session)
-
-    both(program)
+@support.run_by(both)
+def test_each_way_to_run_converts(is_on, resource, way):
+    model = Model(resource)
+    with support.new_session() as session:
+        if way != "control_dependencies":
+            session.make_callable(v1.global_variables_initializer())()
+        if way == "make_callable":
+            step = session.make_callable([model.loss, model.train], [model.ids, model.labels])
+            yield [step(*model.feeds(number).values())[0] for number in range(STEPS)]
+        elif way == "partial_run":
+            with tf.control_dependencies([model.train]):
+                after = tf.identity(model.loss)
+            for number in range(STEPS):
+                handle = session.partial_run_setup([model.total, after], [model.ids, model.labels])
+                feeds = model.feeds(number)
+                yield session.partial_run(handle, model.total, {model.ids: feeds[model.ids]})
+                yield [session.partial_run(handle, after, {model.labels: feeds[model.labels]})]
+        elif way == "feed_rows":
+            for number in range(STEPS):
+                feeds = model.feeds(number)
+                feeds[model.total] = np.cos(np.arange(20)).astype(np.float32)
+                yield session.run(model.loss, feeds)
+                yield model.trained(session, [number])
+        elif way == "name":
+            for number in range(STEPS):
+                yield session.run([model.loss.name, model.train.name], model.feeds(number))[0]
+                yield session.run(model.rows[0].name, {model.ids.name: [1, 2, 59]})
+        else:
+            with tf.control_dependencies([model.train]):
+                after = tf.identity(model.loss)
+            with tf.control_dependencies([model.users.initializer, model.items.initializer]):
+                started = v1.variables_initializer([model.w, model.step] + model.optimizer.variables())
+            session.run(started)
+            for number in range(STEPS):
+                yield session.run(after, model.feeds(number))
+        yield model.all_rows(session)
 
 
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
-def test_initializers_that_a_program_holds_start_tables(resource, optimizer):
+@support.run_by(both)
+def test_initializers_that_a_program_holds_start_tables(is_on, resource, optimizer):
     """session.run([v.initializer for v in tf.global_variables()]): "Operation 'users/Assign' has been marked as not fetchable"."""
-
-    def program(is_on):
-        model = Model(resource, optimizer)
-        all_of_them = [one.initializer for one in v1.global_variables()]
-        of_optimizer = [one.initializer for one in model.optimizer.variables()]
-        with support.new_session() as session:
-            session.run(all_of_them)
-            yield model.trained(session, range(STEPS))
-            session.run(of_optimizer)
-            yield model.all_rows(session)
-            yield model.trained(session, range(STEPS, 2 * STEPS))
-            session.run(all_of_them)
-            yield model.all_rows(session)
-            yield model.trained(session, range(STEPS))
-
-    both(program)
+    model = Model(resource, optimizer)
+    all_of_them = [one.initializer for one in v1.global_variables()]
+    of_optimizer = [one.initializer for one in model.optimizer.variables()]
+    with support.new_session() as session:
+        session.run(all_of_them)
+        yield model.trained(session, range(STEPS))
+        session.run(of_optimizer)
+        yield model.all_rows(session)
+        yield model.trained(session, range(STEPS, 2 * STEPS))
+        session.run(all_of_them)
+        yield model.all_rows(session)
+        yield model.trained(session, range(STEPS))
 
 
 # Ways in which programs take over what they find in a checkpoint.
@@ -367,27 +366,25 @@ def test_sessions_that_manage_checkpoints_convert_and_go_on(resource, kind, tmp_
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
-def test_a_saver_of_some_variables_under_other_names_is_built_anew_too(tmp_path):
+@support.run_by(both)
+def test_a_saver_of_some_variables_under_other_names_is_built_anew_too(is_on, tmp_path):
     """Under another name than its own, a variable is saved as one, and under its own it is its table."""
-    def program(is_on):
-        model = Model()
-        saver = v1.train.Saver({"other": model.users, "items": model.items, "w": model.w})
-        of_dense = v1.train.Saver([model.w])
-        with support.started(support.new_session()) as session:
-            yield model.trained(session, range(3))
-            path = saver.save(session, str(tmp_path / str(is_on)))
-            dense = of_dense.save(session, str(tmp_path / "dense{}".format(is_on)))
-            assert support.variables_in(dense) == ["w"]
-            assert support.variables_in(path) == ["other", "w"] if is_on else ["items", "other", "w"]
-            yield tf.train.load_variable(path, "other").ravel()
-            yield model.trained(session, range(3, 4))
-            of_dense.restore(session, dense)
-            yield model.all_rows(session)
-            # A table is saved with its slots, and so is items; users keeps those that it has.
-            saver.restore(session, path)
-            yield model.all_rows(session)
-
-    both(program)
+    model = Model()
+    saver = v1.train.Saver({"other": model.users, "items": model.items, "w": model.w})
+    of_dense = v1.train.Saver([model.w])
+    with support.started(support.new_session()) as session:
+        yield model.trained(session, range(3))
+        path = saver.save(session, str(tmp_path / str(is_on)))
+        dense = of_dense.save(session, str(tmp_path / "dense{}".format(is_on)))
+        assert support.variables_in(dense) == ["w"]
+        assert support.variables_in(path) == ["other", "w"] if is_on else ["items", "other", "w"]
+        yield tf.train.load_variable(path, "other").ravel()
+        yield model.trained(session, range(3, 4))
+        of_dense.restore(session, dense)
+        yield model.all_rows(session)
+        # A table is saved with its slots, and so is items; users keeps those that it has.
+        saver.restore(session, path)
+        yield model.all_rows(session)
 
 
 @pytest.mark.parametrize("way", ["saver_def", "needed", "slots-alone", "imported"])
@@ -448,22 +445,19 @@ def test_ops_of_a_saver_that_was_built_anew_cannot_be_run(tmp_path):
             assert session.run(model.rows[0].name, {model.ids.name: [3]}).tolist() == [[np.float32(0.2)] * DIM]
 
 
-def test_two_sessions_run_a_graph_one_after_another_and_at_once(said):
-    def program(is_on):
-        model = Model()
-        init = v1.global_variables_initializer()
-        for _ in range(2):
-            with support.started(support.new_session(), init) as session:
-                yield model.trained(session, range(STEPS))
+@support.run_by(both, "said")
+def test_two_sessions_run_a_graph_one_after_another_and_at_once(is_on):
+    model = Model()
+    init = v1.global_variables_initializer()
+    for _ in range(2):
+        with support.started(support.new_session(), init) as session:
+            yield model.trained(session, range(STEPS))
 
-        def run(session):
-            session.run(init)
-            return model.trained(session, range(STEPS))
+    def run(session):
+        session.run(init)
+        return model.trained(session, range(STEPS))
 
-        yield from support.in_threads(run, [support.new_session() for _ in range(2)])
-
-    both(program)
-    assert not said()
+    yield from support.in_threads(run, [support.new_session() for _ in range(2)])
 
 
 def test_first_runs_of_two_sessions_at_once_convert_once(caplog):
@@ -510,58 +504,51 @@ def test_a_session_that_begins_while_another_one_converts_its_graph_waits(monkey
         assert found[0] == found[1] and found[0] and tables(graph) == ["items", "users"]
 
 
-def test_a_graph_that_grows_after_its_first_run_sees_the_tables(tmp_path):
-    def program(is_on):
-        model = Model()
-        with support.started(support.new_session()) as session:
-            yield model.trained(session, range(3))
-            asked = v1.placeholder(tf.int64, [None])
-            tower = tf.reduce_sum(tf.nn.embedding_lookup(model.users, asked), 1)
-            yield session.run(tower, {asked: np.arange(ROWS)})
-            yield session.make_callable(tower, [asked])([1, 2, 3])
-            yield session.run(model.items).ravel()
-            saver = v1.train.Saver()
-            path = saver.save(session, str(tmp_path / str(is_on)))
-            yield model.trained(session, range(3, 5))
-            saver.restore(session, path)
-            yield model.all_rows(session)
-            session.run(v1.assign(model.users, tf.ones([ROWS, DIM])))
-            yield model.trained(session, range(5, 7))
-            yield [len(session.run(v1.report_uninitialized_variables()))]
-
-    both(program)
+@support.run_by(both)
+def test_a_graph_that_grows_after_its_first_run_sees_the_tables(is_on, tmp_path):
+    model = Model()
+    with support.started(support.new_session()) as session:
+        yield model.trained(session, range(3))
+        asked = v1.placeholder(tf.int64, [None])
+        tower = tf.reduce_sum(tf.nn.embedding_lookup(model.users, asked), 1)
+        yield session.run(tower, {asked: np.arange(ROWS)})
+        yield session.make_callable(tower, [asked])([1, 2, 3])
+        yield session.run(model.items).ravel()
+        saver = v1.train.Saver()
+        path = saver.save(session, str(tmp_path / str(is_on)))
+        yield model.trained(session, range(3, 5))
+        saver.restore(session, path)
+        yield model.all_rows(session)
+        session.run(v1.assign(model.users, tf.ones([ROWS, DIM])))
+        yield model.trained(session, range(5, 7))
+        yield [len(session.run(v1.report_uninitialized_variables()))]
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_training_ops_may_be_made_after_the_first_run(is_closed, said):
-    def program(is_on):
-        users = v1.get_variable("users", [ROWS, DIM], initializer=v1.constant_initializer(0.2))
-        ids = v1.placeholder(tf.int64, [None])
-        loss = tf.reduce_sum(tf.square(tf.gather(users, ids) - 1.0))
-        session = support.new_session()
-        session.run(users.initializer)
-        yield session.run(loss, {ids: [1, 2]}).reshape(1)
-        if is_closed:
-            session.close()
-            session = support.new_session()
-        train = v1.train.AdagradOptimizer(0.1).minimize(loss)
-        session.run(v1.global_variables_initializer())
-        yield [session.run([loss, train], {ids: [number % 7, 5, 5, 9]})[0] for number in range(8)]
+@support.run_by(both, "said", names=["users"])
+def test_training_ops_may_be_made_after_the_first_run(is_on, is_closed):
+    users = v1.get_variable("users", [ROWS, DIM], initializer=v1.constant_initializer(0.2))
+    ids = v1.placeholder(tf.int64, [None])
+    loss = tf.reduce_sum(tf.square(tf.gather(users, ids) - 1.0))
+    session = support.new_session()
+    session.run(users.initializer)
+    yield session.run(loss, {ids: [1, 2]}).reshape(1)
+    if is_closed:
         session.close()
+        session = support.new_session()
+    train = v1.train.AdagradOptimizer(0.1).minimize(loss)
+    session.run(v1.global_variables_initializer())
+    yield [session.run([loss, train], {ids: [number % 7, 5, 5, 9]})[0] for number in range(8)]
+    session.close()
 
-    both(program, names=["users"])
-    assert not said()
 
-
-def test_a_session_that_ran_before_there_was_a_variable_converts():
-    def program(is_on):
-        with support.new_session() as session:
-            yield [session.run(tf.constant(1.0) + 1.0)]
-            model = Model()
-            session.run(v1.global_variables_initializer())
-            yield model.trained(session, range(STEPS))
-
-    both(program)
+@support.run_by(both)
+def test_a_session_that_ran_before_there_was_a_variable_converts(is_on):
+    with support.new_session() as session:
+        yield [session.run(tf.constant(1.0) + 1.0)]
+        model = Model()
+        session.run(v1.global_variables_initializer())
+        yield model.trained(session, range(STEPS))
 
 
 FAULTS = ["make_filling", "fuse", "forget_variables", "forbid_dropped_feeds", "late_ops", "saver"]

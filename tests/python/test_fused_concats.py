@@ -45,16 +45,14 @@ def test_concatenations_of_lookups_give_the_same_bits(static, axis, count):
 
 
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
-def test_one_id_each_and_several_lookups_of_a_table_give_the_same_bits(static):
-    def script(run):
-        source, ids, label = batches(static, features=3)
-        tables = tables_of(run, 2)
-        joined = tf.concat([run.lookup(table, ids[:, at, 0]) for at, table in enumerate(tables + tables[:1])], axis=1)
-        update = train(run, source, loss_on(joined, label), tables, others=[joined])
-        if run.is_modified:
-            assert not copied(update), needed(update)
-
-    cases.alike(script, moves=3, use_dynamic=True)
+@support.run_by(cases.alike, moves=3, use_dynamic=True)
+def test_one_id_each_and_several_lookups_of_a_table_give_the_same_bits(run, static):
+    source, ids, label = batches(static, features=3)
+    tables = tables_of(run, 2)
+    joined = tf.concat([run.lookup(table, ids[:, at, 0]) for at, table in enumerate(tables + tables[:1])], axis=1)
+    update = train(run, source, loss_on(joined, label), tables, others=[joined])
+    if run.is_modified:
+        assert not copied(update), needed(update)
 
 
 def test_gradients_that_the_script_clips_give_the_same_bits():
@@ -124,41 +122,37 @@ def test_concatenations_that_something_else_needs_stay():
     assert "is no lookup" in reasons[0] and "last dimension" in reasons[1] and "too" in reasons[2]
 
 
-def test_concatenations_wait_for_what_they_waited_for():
-    def script(run):
-        source, ids, label = batches(False)
-        tables = tables_of(run, 2)
-        count = tf.compat.v1.get_variable("count", [], tf.int32, tf.compat.v1.zeros_initializer(), use_resource=True)
-        rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
-        with tf.control_dependencies([count.assign_add(1)]):
-            joined = tf.concat(rows, -1)
-        later = count.assign_add(100)
+@support.run_by(cases.alike, moves=2, use_dynamic=True)
+def test_concatenations_wait_for_what_they_waited_for(run):
+    source, ids, label = batches(False)
+    tables = tables_of(run, 2)
+    count = tf.compat.v1.get_variable("count", [], tf.int32, tf.compat.v1.zeros_initializer(), use_resource=True)
+    rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
+    with tf.control_dependencies([count.assign_add(1)]):
+        joined = tf.concat(rows, -1)
+    later = count.assign_add(100)
 
-        def gradients(pairs):
-            with tf.control_dependencies([later]):
-                grads = tf.gradients(loss_on(joined, label), [variable for _, variable in pairs])
-            return [(grad, variable) for grad, (_, variable) in zip(grads, pairs)]
+    def gradients(pairs):
+        with tf.control_dependencies([later]):
+            grads = tf.gradients(loss_on(joined, label), [variable for _, variable in pairs])
+        return [(grad, variable) for grad, (_, variable) in zip(grads, pairs)]
 
-        train(run, source, loss_on(joined, label), tables, gradients, others=[joined])
-        run.note("count", run._sessions[-1].run(count))
-
-    cases.alike(script, moves=2, use_dynamic=True)
+    train(run, source, loss_on(joined, label), tables, gradients, others=[joined])
+    run.note("count", run._sessions[-1].run(count))
 
 
-def test_parts_cannot_be_fed_and_are_fetched_as_before_beside_their_update():
-    def script(run):
-        source, ids, label = batches(True)
-        tables = tables_of(run, 2)
-        rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
-        loss = loss_on(tf.concat(rows, -1), label)
-        update = train(run, source, loss, tables)
-        sess = run.begin(source)
-        run.step(sess, [rows, loss])
-        run.step(sess, [rows[1], update])
-        run.step(sess, [rows[0], loss, update])
-        run.contents(sess)
-        if run.is_modified:
-            with pytest.raises(ValueError, match="may not be fed"):
-                sess.run(loss, {rows[0]: np.ones([BATCH, LENGTH, 2], np.float32)})
-
-    cases.alike(script, moves=2, use_dynamic=True)
+@support.run_by(cases.alike, moves=2, use_dynamic=True)
+def test_parts_cannot_be_fed_and_are_fetched_as_before_beside_their_update(run):
+    source, ids, label = batches(True)
+    tables = tables_of(run, 2)
+    rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
+    loss = loss_on(tf.concat(rows, -1), label)
+    update = train(run, source, loss, tables)
+    sess = run.begin(source)
+    run.step(sess, [rows, loss])
+    run.step(sess, [rows[1], update])
+    run.step(sess, [rows[0], loss, update])
+    run.contents(sess)
+    if run.is_modified:
+        with pytest.raises(ValueError, match="may not be fed"):
+            sess.run(loss, {rows[0]: np.ones([BATCH, LENGTH, 2], np.float32)})

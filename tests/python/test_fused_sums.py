@@ -38,13 +38,11 @@ def test_sums_over_bags_give_the_same_bits(static, axis, keepdims):
 
 @pytest.mark.parametrize("kind", ["lazy_adam", "adagrad", "gradient_descent"])
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
-def test_one_table_with_an_update_of_its_own_gives_the_same_bits(static, kind):
-    def script(run):
-        source, ids, label = batches(static, features=1)
-        table = run.table(dim=8)
-        train(run, source, loss_of([total(run.lookup(table, ids[:, 0]))], label), [table], kind=kind)
-
-    cases.alike(script, moves=1, use_dynamic=True)
+@support.run_by(cases.alike, moves=1, use_dynamic=True)
+def test_one_table_with_an_update_of_its_own_gives_the_same_bits(run, static, kind):
+    source, ids, label = batches(static, features=1)
+    table = run.table(dim=8)
+    train(run, source, loss_of([total(run.lookup(table, ids[:, 0]))], label), [table], kind=kind)
 
 
 @pytest.mark.parametrize("change", ["clipped", "scaled"])
@@ -111,23 +109,21 @@ def test_means_over_bags_are_equal_to_rounding(static, keepdims):
 
 @pytest.mark.parametrize("batch, length", [(9, 7), (9, 8), (3, 50), (1, 300)])
 @pytest.mark.parametrize("kind", ["gradient_descent", "adagrad"])
-def test_sums_of_rows_of_one_float_are_equal_to_rounding(batch, length, kind):
-    def script(run):
-        ids = tf.compat.v1.placeholder(tf.int64, [None, None])
-        table = run.table(dim=1)
-        summed = total(run.lookup(table, ids))
-        loss = tf.reduce_sum(tf.square(tf.tanh(summed) - 0.5))
-        update = optimizer(kind).minimize(loss, var_list=[table.variable])
-        run.modify()
-        if run.is_modified:
-            assert [one.fuses for one in run.plan.sums] == [True]
-        sess = run.session()
-        random = np.random.RandomState(length)
-        for _ in range(3):
-            run.step(sess, [summed, loss, update], {ids: random.randint(-1, 500, [batch, length])})
-        run.contents(sess)
-
-    close(script, use_dynamic=True)
+@support.run_by(close, use_dynamic=True)
+def test_sums_of_rows_of_one_float_are_equal_to_rounding(run, batch, length, kind):
+    ids = tf.compat.v1.placeholder(tf.int64, [None, None])
+    table = run.table(dim=1)
+    summed = total(run.lookup(table, ids))
+    loss = tf.reduce_sum(tf.square(tf.tanh(summed) - 0.5))
+    update = optimizer(kind).minimize(loss, var_list=[table.variable])
+    run.modify()
+    if run.is_modified:
+        assert [one.fuses for one in run.plan.sums] == [True]
+    sess = run.session()
+    random = np.random.RandomState(length)
+    for _ in range(3):
+        run.step(sess, [summed, loss, update], {ids: random.randint(-1, 500, [batch, length])})
+    run.contents(sess)
 
 
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
@@ -143,65 +139,57 @@ def test_rows_that_are_summed_twice_are_equal_to_rounding(static):
     assert [(len(one.sums), len(one.gradients)) for one in plan.sums] == [(4, 1)]
 
 
-def test_bags_of_any_number_of_dimensions_give_the_same_bits():
-    def script(run):
-        source, ids, label = batches(False, features=3)
-        table = run.table(dim=4)
-        summed = tf.reduce_sum(run.lookup(table, ids), axis=2)
-        train(run, source, loss_of([tf.reshape(summed, [-1, 12])], label), [table], others=[summed])
-
-    cases.alike(script, moves=1, use_dynamic=True)
+@support.run_by(cases.alike, moves=1, use_dynamic=True)
+def test_bags_of_any_number_of_dimensions_give_the_same_bits(run):
+    source, ids, label = batches(False, features=3)
+    table = run.table(dim=4)
+    summed = tf.reduce_sum(run.lookup(table, ids), axis=2)
+    train(run, source, loss_of([tf.reshape(summed, [-1, 12])], label), [table], others=[summed])
 
 
 @pytest.mark.parametrize("length", [0, 1])
-def test_empty_bags_and_empty_batches_give_the_same_bits(length):
-    def script(run):
-        ids = tf.compat.v1.placeholder(tf.int64, [None, None])
-        table = run.table(dim=4)
-        summed = total(run.lookup(table, ids))
-        loss = tf.reduce_sum(tf.square(summed)) + 1.0
-        update = optimizer("gradient_descent").minimize(loss, var_list=[table.variable])
-        run.modify()
-        sess = run.session()
-        for bags in (3, 0, 2):
-            run.step(sess, [summed, loss, update], {ids: np.arange(bags * length).reshape(bags, length)})
-        run.contents(sess)
-        if run.is_modified:
-            assert "MxRecRead" not in needed(update)
-
-    cases.alike(script, moves=0, use_dynamic=True)
+@support.run_by(cases.alike, moves=0, use_dynamic=True)
+def test_empty_bags_and_empty_batches_give_the_same_bits(run, length):
+    ids = tf.compat.v1.placeholder(tf.int64, [None, None])
+    table = run.table(dim=4)
+    summed = total(run.lookup(table, ids))
+    loss = tf.reduce_sum(tf.square(summed)) + 1.0
+    update = optimizer("gradient_descent").minimize(loss, var_list=[table.variable])
+    run.modify()
+    sess = run.session()
+    for bags in (3, 0, 2):
+        run.step(sess, [summed, loss, update], {ids: np.arange(bags * length).reshape(bags, length)})
+    run.contents(sess)
+    if run.is_modified:
+        assert "MxRecRead" not in needed(update)
 
 
-def test_evaluation_and_default_rows_give_the_same_bits():
-    def script(run):
-        source, ids, label = batches(True)
-        table = run.table(dim=4)
-        summed = total(run.lookup(table, ids[:, 0]))
-        default = np.full([1, 4], 0.25, np.float32)
-        seen = [total(run.lookup(table, ids[:, at % 2], is_train=False,
-                                 serving_default_value=default if at > 1 else None), keepdims=bool(at % 2))
-                for at in range(4)]
-        train(run, source, loss_of([summed], label), [table])
-        if run.is_modified:
-            assert sum(one.fuses for one in run.plan.sums) == 5
-            assert not any(needed(one.op) & {"MxRecFind", "MxRecFind of many"} for one in seen)
-        run.start(run._sessions[-1], source, is_training=False)
-        run.epoch(run._sessions[-1], seen)
-
-    cases.alike(script, moves=5, use_dynamic=True)
+@support.run_by(cases.alike, moves=5, use_dynamic=True)
+def test_evaluation_and_default_rows_give_the_same_bits(run):
+    source, ids, label = batches(True)
+    table = run.table(dim=4)
+    summed = total(run.lookup(table, ids[:, 0]))
+    default = np.full([1, 4], 0.25, np.float32)
+    seen = [total(run.lookup(table, ids[:, at % 2], is_train=False,
+                             serving_default_value=default if at > 1 else None), keepdims=bool(at % 2))
+            for at in range(4)]
+    train(run, source, loss_of([summed], label), [table])
+    if run.is_modified:
+        assert sum(one.fuses for one in run.plan.sums) == 5
+        assert not any(needed(one.op) & {"MxRecFind", "MxRecFind of many"} for one in seen)
+    run.start(run._sessions[-1], source, is_training=False)
+    run.epoch(run._sessions[-1], seen)
 
 
-def test_lookups_without_gradient_and_with_admission_give_the_same_bits():
-    def script(run):
-        source, ids, label = batches(True)
-        table, counted = run.table("t", dim=4), run.table("counted", dim=4)
-        config = {"access_threshold": 2}
-        sums = [total(run.lookup(table, ids[:, 0])),
-                total(run.lookup(table, ids[:, 1], is_grad=False)),
-                total(run.lookup(counted, ids[:, 1], access_and_evict_config=config))]
-        train(run, source, loss_of(sums, label), [table, counted], others=sums)
-
-    cases.alike(script, moves=3, use_dynamic=True)
+@support.run_by(cases.alike, moves=3, use_dynamic=True)
+def test_lookups_without_gradient_and_with_admission_give_the_same_bits(run):
+    source, ids, label = batches(True)
+    table, counted = run.table("t", dim=4), run.table("counted", dim=4)
+    config = {"access_threshold": 2}
+    sums = [total(run.lookup(table, ids[:, 0])),
+            total(run.lookup(table, ids[:, 1], is_grad=False)),
+            total(run.lookup(counted, ids[:, 1], access_and_evict_config=config))]
+    train(run, source, loss_of(sums, label), [table, counted], others=sums)
 
 
 def test_default_rows_of_keys_that_are_not_admitted_keep_their_sum():
@@ -216,28 +204,26 @@ def test_default_rows_of_keys_that_are_not_admitted_keep_their_sum():
     assert ["default rows" in one.reason for one in plan.sums] == [True]
 
 
-def test_dynamic_expansion_gives_the_same_bits():
-    def script(run):
-        source, ids, label = batches(False)
-        tables = [create_table(key_dtype=tf.int64, dim=4, name="t{}".format(at),
-                               emb_initializer=tf.compat.v1.random_normal_initializer(stddev=0.3, seed=at))
-                  for at in range(2)]
-        run.tables.update({table.table_name: table for table in tables})
-        sums = [total(run.lookup(table, ids[:, at])) for at, table in enumerate(tables)]
-        loss = loss_of(sums, label)
-        get_dense_and_sparse_variable()
-        rows = tf.compat.v1.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
-        grads = tf.gradients(loss, rows)
-        addresses = tf.compat.v1.get_collection("ASCEND_SPARSE_LOOKUP_ID_OFFSET")
-        update = create_hash_optimizer_by_address(0.05).apply_gradients(list(zip(grads, addresses)))
-        run.modify()
-        if run.is_modified:
-            assert [one.fuses for one in run.plan.sums] == [True, True]
-            assert not needed(update) & {"MxRecRestore", "repeats"}
-        sess = run.begin(source)
-        run.finish(sess, [loss, sums, update])
-
-    cases.alike(script, moves=2, use_dynamic=True, use_dynamic_expansion=True)
+@support.run_by(cases.alike, moves=2, use_dynamic=True, use_dynamic_expansion=True)
+def test_dynamic_expansion_gives_the_same_bits(run):
+    source, ids, label = batches(False)
+    tables = [create_table(key_dtype=tf.int64, dim=4, name="t{}".format(at),
+                           emb_initializer=tf.compat.v1.random_normal_initializer(stddev=0.3, seed=at))
+              for at in range(2)]
+    run.tables.update({table.table_name: table for table in tables})
+    sums = [total(run.lookup(table, ids[:, at])) for at, table in enumerate(tables)]
+    loss = loss_of(sums, label)
+    get_dense_and_sparse_variable()
+    rows = tf.compat.v1.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
+    grads = tf.gradients(loss, rows)
+    addresses = tf.compat.v1.get_collection("ASCEND_SPARSE_LOOKUP_ID_OFFSET")
+    update = create_hash_optimizer_by_address(0.05).apply_gradients(list(zip(grads, addresses)))
+    run.modify()
+    if run.is_modified:
+        assert [one.fuses for one in run.plan.sums] == [True, True]
+        assert not needed(update) & {"MxRecRestore", "repeats"}
+    sess = run.begin(source)
+    run.finish(sess, [loss, sums, update])
 
 
 def test_rows_that_something_else_reads_stay():
@@ -256,50 +242,44 @@ def test_rows_that_something_else_reads_stay():
     assert "Square" in reasons[0] and "too" in reasons[0] and "waits for" in reasons[1]
 
 
-def test_branches_and_loops_give_the_same_bits():
-    def script(run):
-        source, ids, label = batches(True)
-        table, other, third = (run.table(name, dim=4) for name in ("t", "other", "third"))
-        rows = run.lookup(table, ids[:, 0])
-        is_high = tf.reduce_mean(label) > 0.5
-        branch = tf.cond(is_high, lambda: total(run.lookup(other, ids[:, 1])), lambda: tf.zeros([BATCH, 4]))
-        inside = tf.cond(is_high, lambda: total(rows), lambda: tf.zeros([BATCH, 4]))
-        looped = tf.while_loop(lambda step, _: step < 2,
-                                 lambda step, value: (step + 1, value + total(run.lookup(third, ids[:, 1], is_grad=False))),
-                                 [tf.constant(0), tf.zeros([BATCH, 4])])[1]
-        train(run, source, loss_of([branch, inside, looped], label), [table, other], others=[branch, looped], fused=False)
-
-    cases.alike(script, moves=1, use_dynamic=True)
+@support.run_by(cases.alike, moves=1, use_dynamic=True)
+def test_branches_and_loops_give_the_same_bits(run):
+    source, ids, label = batches(True)
+    table, other, third = (run.table(name, dim=4) for name in ("t", "other", "third"))
+    rows = run.lookup(table, ids[:, 0])
+    is_high = tf.reduce_mean(label) > 0.5
+    branch = tf.cond(is_high, lambda: total(run.lookup(other, ids[:, 1])), lambda: tf.zeros([BATCH, 4]))
+    inside = tf.cond(is_high, lambda: total(rows), lambda: tf.zeros([BATCH, 4]))
+    looped = tf.while_loop(lambda step, _: step < 2,
+                             lambda step, value: (step + 1, value + total(run.lookup(third, ids[:, 1], is_grad=False))),
+                             [tf.constant(0), tf.zeros([BATCH, 4])])[1]
+    train(run, source, loss_of([branch, inside, looped], label), [table, other], others=[branch, looped], fused=False)
 
 
-def test_an_update_in_a_branch_gives_the_same_bits():
-    def script(run):
-        source, ids, label = batches(True, features=1)
-        table = run.table(dim=4)
-        loss = loss_of([total(run.lookup(table, ids[:, 0]))], label)
-        opt = optimizer()
-        grads = opt.compute_gradients(loss, [table.variable])
-        update = tf.cond(loss > 0.5, lambda: tf.group(opt.apply_gradients(grads)), tf.no_op)
-        sess = run.begin(source)
-        run.finish(sess, [loss, update])
-
-    cases.alike(script, moves=1, use_dynamic=True)
+@support.run_by(cases.alike, moves=1, use_dynamic=True)
+def test_an_update_in_a_branch_gives_the_same_bits(run):
+    source, ids, label = batches(True, features=1)
+    table = run.table(dim=4)
+    loss = loss_of([total(run.lookup(table, ids[:, 0]))], label)
+    opt = optimizer()
+    grads = opt.compute_gradients(loss, [table.variable])
+    update = tf.cond(loss > 0.5, lambda: tf.group(opt.apply_gradients(grads)), tf.no_op)
+    sess = run.begin(source)
+    run.finish(sess, [loss, update])
 
 
-def test_sums_wait_for_what_they_waited_for():
-    def script(run):
-        source, ids, label = batches(True)
-        table = run.table(dim=4)
-        count = tf.compat.v1.get_variable("count", [], tf.int32, tf.compat.v1.zeros_initializer(), use_resource=True)
-        first, rows = (run.lookup(table, ids[:, at]) for at in range(2))
-        with tf.control_dependencies([count.assign_add(1)]):
-            summed = total(rows)
-        with tf.control_dependencies([summed]):
-            later = total(tf.identity(first))
-        train(run, source, loss_of([summed, later], label), [table], others=[later])
-        run.note("count", run._sessions[-1].run(count))
-
-    cases.alike(script, moves=2, use_dynamic=True)
+@support.run_by(cases.alike, moves=2, use_dynamic=True)
+def test_sums_wait_for_what_they_waited_for(run):
+    source, ids, label = batches(True)
+    table = run.table(dim=4)
+    count = tf.compat.v1.get_variable("count", [], tf.int32, tf.compat.v1.zeros_initializer(), use_resource=True)
+    first, rows = (run.lookup(table, ids[:, at]) for at in range(2))
+    with tf.control_dependencies([count.assign_add(1)]):
+        summed = total(rows)
+    with tf.control_dependencies([summed]):
+        later = total(tf.identity(first))
+    train(run, source, loss_of([summed, later], label), [table], others=[later])
+    run.note("count", run._sessions[-1].run(count))
 
 
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
@@ -324,53 +304,49 @@ def test_gradients_wait_for_what_they_waited_for(static):
     assert all(any(gradient.waits for gradient in one.gradients) for one in plan.sums)
 
 
-def test_rows_are_fetched_as_before_also_beside_their_update():
-    def script(run):
-        source, ids, label = batches(True, features=1)
-        table = run.table(dim=4)
-        rows = run.lookup(table, ids[:, 0])
-        summed = total(rows)
-        loss = loss_of([summed], label)
-        update = train(run, source, loss, [table])
-        sess = run.session()
+@support.run_by(cases.alike, moves=1, use_dynamic=True)
+def test_rows_are_fetched_as_before_also_beside_their_update(run):
+    source, ids, label = batches(True, features=1)
+    table = run.table(dim=4)
+    rows = run.lookup(table, ids[:, 0])
+    summed = total(rows)
+    loss = loss_of([summed], label)
+    update = train(run, source, loss, [table])
+    sess = run.session()
+    for _ in range(2):
+        run.start(sess, source)
+        run.step(sess, [rows, summed, loss])
+        run.step(sess, [rows.name, loss])
+    kept = rows + 1.0
+    run.step(sess, kept)
+    for fetches in ([rows, update], {"rows": rows.name, "step": [update]}, [kept, summed, update.name]):
+        run.start(sess, source)
         for _ in range(2):
-            run.start(sess, source)
-            run.step(sess, [rows, summed, loss])
-            run.step(sess, [rows.name, loss])
-        kept = rows + 1.0
-        run.step(sess, kept)
-        for fetches in ([rows, update], {"rows": rows.name, "step": [update]}, [kept, summed, update.name]):
-            run.start(sess, source)
-            for _ in range(2):
-                run.step(sess, fetches)
-        step = sess.make_callable([rows, update])
-        run.note("callable", [step()[0], step()[0]])
-        begun = sess.partial_run_setup([rows, summed], [])
-        run.note("partial", sess.partial_run(begun, [rows, summed]))
-        run.contents(sess)
-
-    cases.alike(script, moves=1, use_dynamic=True)
+            run.step(sess, fetches)
+    step = sess.make_callable([rows, update])
+    run.note("callable", [step()[0], step()[0]])
+    begun = sess.partial_run_setup([rows, summed], [])
+    run.note("partial", sess.partial_run(begun, [rows, summed]))
+    run.contents(sess)
 
 
-def test_what_a_fused_sum_does_not_read_cannot_be_fed(tmp_path):
-    def script(run):
-        source, ids, label = batches(True, features=1)
-        table = run.table(dim=4)
-        rows = run.lookup(table, ids[:, 0])
-        passed = tf.identity(rows)
-        summed = total(passed)
-        loss = loss_of([summed], label)
-        update = optimizer().minimize(loss, var_list=[table.variable])
-        sess = run.begin(source)
-        run.step(sess, [loss, update], {summed: np.ones([BATCH, 4], np.float32)})
-        run.contents(sess)
-        if run.is_modified:
-            tile = next(op for op in tf.compat.v1.get_default_graph().get_operations() if op.type == "Tile" and op.outputs[0].shape.rank == 3)
-            for tensor in (rows, passed, tile.outputs[0]):
-                with pytest.raises(ValueError, match="may not be fed"):
-                    sess.run(loss, {tensor: np.ones([BATCH, LENGTH, 4], np.float32)})
-
-    cases.alike(script, moves=1, use_dynamic=True)
+@support.run_by(cases.alike, moves=1, use_dynamic=True)
+def test_what_a_fused_sum_does_not_read_cannot_be_fed(run, tmp_path):
+    source, ids, label = batches(True, features=1)
+    table = run.table(dim=4)
+    rows = run.lookup(table, ids[:, 0])
+    passed = tf.identity(rows)
+    summed = total(passed)
+    loss = loss_of([summed], label)
+    update = optimizer().minimize(loss, var_list=[table.variable])
+    sess = run.begin(source)
+    run.step(sess, [loss, update], {summed: np.ones([BATCH, 4], np.float32)})
+    run.contents(sess)
+    if run.is_modified:
+        tile = next(op for op in tf.compat.v1.get_default_graph().get_operations() if op.type == "Tile" and op.outputs[0].shape.rank == 3)
+        for tensor in (rows, passed, tile.outputs[0]):
+            with pytest.raises(ValueError, match="may not be fed"):
+                sess.run(loss, {tensor: np.ones([BATCH, LENGTH, 4], np.float32)})
 
 
 def test_an_imported_graph_with_fused_sums_works_and_refuses_the_same_feeds(tmp_path):

@@ -7,6 +7,7 @@ import tensorflow as tf
 import modify_cases as cases
 from fused_cases import BATCH, LENGTH, batches, close, loss_of, train
 from modify_cases import AHEAD
+import support
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
 from mx_rec.core.embedding import create_table, sparse_lookup_many
 from mx_rec.optimizers.lazy_adam_by_addr import create_hash_optimizer_by_address
@@ -215,18 +216,16 @@ def test_what_is_no_weighted_sum_for_certain_stays_and_gives_the_same_bits(name)
         assert [reason in one.reason for one in plan.sums] == [True], plan.text()
 
 
-def test_a_gradient_of_the_weights_that_is_fetched_is_the_same_also_beside_the_update():
-    def script(run):
-        source, ids, label = batches(True, features=1)
-        table = run.table(dim=4)
-        weights = tf.identity(fixed(ids)[..., None])
-        value = tf.reduce_sum(run.lookup(table, ids[:, 0]) * weights, 1)
-        loss = loss_of([value], label)
-        wanted, = tf.gradients(loss, weights)
-        update = train(run, source, loss, [table])
-        sess = run.begin(source)
-        run.step(sess, [wanted])
-        run.step(sess, [wanted, update])
-        run.contents(sess)
-
-    close(script, use_dynamic=True)
+@support.run_by(close, use_dynamic=True)
+def test_a_gradient_of_the_weights_that_is_fetched_is_the_same_also_beside_the_update(run):
+    source, ids, label = batches(True, features=1)
+    table = run.table(dim=4)
+    weights = tf.identity(fixed(ids)[..., None])
+    value = tf.reduce_sum(run.lookup(table, ids[:, 0]) * weights, 1)
+    loss = loss_of([value], label)
+    wanted, = tf.gradients(loss, weights)
+    update = train(run, source, loss, [table])
+    sess = run.begin(source)
+    run.step(sess, [wanted])
+    run.step(sess, [wanted, update])
+    run.contents(sess)

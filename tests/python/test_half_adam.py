@@ -30,8 +30,7 @@ FORMS = pytest.mark.parametrize("dtype, slots", [(dtype, slots) for dtype in HAL
 
 
 @FORMS
-def test_rows_stay_near_those_of_float32_and_reads_change_nothing(graph, session, mx, dtype, slots):
-    mx()
+def test_rows_stay_near_those_of_float32_and_reads_change_nothing(graph, session, dynamic, dtype, slots):
     found = {}
     for name, row_dtype, reads in (("float32", "float32", False), ("quiet", dtype, False), ("read", dtype, True)):
         tf.compat.v1.reset_default_graph()
@@ -77,8 +76,7 @@ def test_a_restore_goes_on_as_the_training_that_saved(graph, session, mx, place,
 
 
 @FORMS
-def test_rows_on_disk_have_the_bits_of_rows_in_memory(graph, session, mx, tmp_path, dtype, slots):
-    mx()
+def test_rows_on_disk_have_the_bits_of_rows_in_memory(graph, session, dynamic, tmp_path, dtype, slots):
     found = []
     for more in ({}, dict(rows=2, host_vocabulary_size=2, ssd_vocabulary_size=100, ssd_data_path=[str(tmp_path)])):
         tf.compat.v1.reset_default_graph()
@@ -139,9 +137,8 @@ def test_rows_that_wait_go_to_variables_as_they_are_also_from_deltas(mx, place, 
             np.testing.assert_array_equal(sess.run(model.rows, {model.ids: np.arange(ROWS)}), rows)
 
 
-def test_several_optimizers_of_one_table_take_turns(graph, session, mx, place):
+def test_several_optimizers_of_one_table_take_turns(graph, session, dynamic, place):
     """Steps of Adam, of gradient descent and assignments, with saves in between: what is restored goes on with the same bits."""
-    mx()
     model = Model(adam(), "float16")
     loss = tf.reduce_sum(model.rows * model.factors)
     other = tf.gradients(loss, [model.table.variable])

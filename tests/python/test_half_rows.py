@@ -164,8 +164,7 @@ def initial_rows():
 @pytest.mark.parametrize("rounding", ["stochastic", "nearest"])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("optimizer", [sgd, rowwise_adagrad, rowwise_adam], ids=lambda one: one.__name__)
-def test_rows_are_the_oracles_bit_for_bit_after_every_step(graph, session, mx, optimizer, dtype, rounding):
-    mx()
+def test_rows_are_the_oracles_bit_for_bit_after_every_step(graph, session, dynamic, optimizer, dtype, rounding):
     rows = initial_rows()
     model = Model(optimizer.__name__, dtype, row_rounding=rounding)
     sess = support.started(session(), model.init)
@@ -185,8 +184,7 @@ def test_rows_are_the_oracles_bit_for_bit_after_every_step(graph, session, mx, o
 
 
 @pytest.mark.parametrize("optimizer", [rowwise_adagrad, rowwise_adam], ids=lambda one: one.__name__)
-def test_rowwise_optimizers_of_float32_rows_are_the_oracles(graph, session, mx, optimizer):
-    mx()
+def test_rowwise_optimizers_of_float32_rows_are_the_oracles(graph, session, dynamic, optimizer):
     rows, state = initial_rows(), {}
     model = Model(optimizer.__name__, "float32")
     sess = support.started(session(), model.init)
@@ -198,8 +196,7 @@ def test_rowwise_optimizers_of_float32_rows_are_the_oracles(graph, session, mx, 
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_every_lookup_gives_the_rows_that_the_table_has(graph, session, mx, dtype):
-    mx()
+def test_every_lookup_gives_the_rows_that_the_table_has(graph, session, dynamic, dtype):
     one, other = make("one", dtype), make("other", "float32", 6)
     ids = tf.constant(KEYS)
     bags = tf.RaggedTensor.from_row_splits(ids, [0, 3, 3, len(KEYS)])
@@ -233,8 +230,7 @@ def trained(model, sess, steps):
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
-def test_training_goes_on_after_a_restore_as_if_nothing_had_been(graph, session, mx, place, dtype, optimizer):
-    mx()
+def test_training_goes_on_after_a_restore_as_if_nothing_had_been(graph, session, dynamic, place, dtype, optimizer):
     model = Model(optimizer, dtype)
     sess = support.started(session(), model.init)
     trained(model, sess, range(6))
@@ -248,8 +244,7 @@ def test_training_goes_on_after_a_restore_as_if_nothing_had_been(graph, session,
     assert os.path.getsize(directory + "/embedding/slice.data") == 2 * DIM * manifest["rows"]
 
 
-def test_files_of_float32_tables_say_nothing_of_it(graph, session, mx, place):
-    mx()
+def test_files_of_float32_tables_say_nothing_of_it(graph, session, dynamic, place):
     model = Model("sgd", "float32")
     sess = support.started(session(), model.init)
     trained(model, sess, range(3))
@@ -258,8 +253,7 @@ def test_files_of_float32_tables_say_nothing_of_it(graph, session, mx, place):
     assert manifest["version"] == 2 and "updates" not in manifest and "row_storage" not in manifest["table"]
 
 
-def test_a_checkpoint_of_another_type_is_refused_or_converted_as_asked(graph, session, mx, place):
-    mx()
+def test_a_checkpoint_of_another_type_is_refused_or_converted_as_asked(graph, session, dynamic, place):
     model = Model("rowwise_adagrad", "float32")
     sess = support.started(session(), model.init)
     rows = trained(model, sess, range(4))
@@ -315,6 +309,7 @@ def trained_on_servers_as_alone(servers, **variables):
     return alone
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("servers", [1, 3])
 def test_parameter_servers_train_the_bits_of_one_process(dtype, servers):
@@ -324,10 +319,9 @@ def test_parameter_servers_train_the_bits_of_one_process(dtype, servers):
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_exports_have_the_rows(graph, session, mx, place, dtype):
+def test_exports_have_the_rows(graph, session, dynamic, place, dtype):
     import mx_rec.saver
 
-    mx()
     model = Model("rowwise_adagrad", dtype)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     found = support.lookup(model.table, ids, is_train=False)
@@ -353,8 +347,7 @@ with tf.compat.v1.Session(graph=tf.Graph()) as sess:
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_the_checkpoint_command_shows_the_values(graph, session, mx, place, dtype):
-    mx()
+def test_the_checkpoint_command_shows_the_values(graph, session, dynamic, place, dtype):
     model = Model("rowwise_adagrad", dtype)
     sess = support.started(session(), model.init)
     rows = trained(model, sess, range(5))
@@ -376,9 +369,8 @@ def test_the_checkpoint_command_shows_the_values(graph, session, mx, place, dtyp
     assert found["parts"][0]["largest"] == largest
 
 
-def test_admission_eviction_and_new_rows_in_the_places_of_others(graph, session, mx):
+def test_admission_eviction_and_new_rows_in_the_places_of_others(graph, session, dynamic):
     """A row that takes the place of another key's is rounded by its own key."""
-    mx()
     model = Model("sgd", "bfloat16")
     sess = support.started(session(), model.init)
     trained(model, sess, range(4))
@@ -398,9 +390,7 @@ def test_admission_eviction_and_new_rows_in_the_places_of_others(graph, session,
     assert rows
 
 
-def test_optimizers_of_users_read_floats_and_are_rounded(graph, session, mx):
-    mx()
-
+def test_optimizers_of_users_read_floats_and_are_rounded(graph, session, dynamic):
     class Plain(tf.compat.v1.train.Optimizer):
         """w -= 0.1 g, written by a user."""
 
@@ -422,8 +412,7 @@ def test_optimizers_of_users_read_floats_and_are_rounded(graph, session, mx):
     support.assert_same_tables(found[1], found[0])
 
 
-def test_what_does_not_work_is_refused_by_name(graph, mx):
-    mx()
+def test_what_does_not_work_is_refused_by_name(graph, dynamic):
     for wrong in ("float64", "eight", tf.int32, None):
         with pytest.raises(ValueError, match="'row_dtype' of the table 't'.*{}".format(
                 "None" if wrong is None else getattr(wrong, "name", wrong))):
@@ -437,8 +426,7 @@ def test_what_does_not_work_is_refused_by_name(graph, mx):
         create_table(tf.int64, 4, "large", tf.compat.v1.constant_initializer(7e4), row_dtype="float16")
 
 
-def test_values_that_do_not_fit_saturate_and_are_counted(graph, session, mx):
-    mx()
+def test_values_that_do_not_fit_saturate_and_are_counted(graph, session, dynamic):
     model = Model("sgd", "float16")
     sess = support.started(session(), model.init)
     factors = np.zeros([1, DIM], np.float32)
@@ -452,9 +440,8 @@ def test_values_that_do_not_fit_saturate_and_are_counted(graph, session, mx):
     assert (stats.saturated, stats.not_finite) == (2, 2)
 
 
-def test_small_steps_move_the_mean_and_are_lost_with_rounding_to_nearest(graph, session, mx):
+def test_small_steps_move_the_mean_and_are_lost_with_rounding_to_nearest(graph, session, dynamic):
     """With rounding to nearest a row stands still where steps are small; stochastically it goes where float32 goes."""
-    mx()
     ids = tf.constant(np.arange(400, dtype=np.int64))
     found = {}
     for name, dtype, rounding in (("plain", "float32", "stochastic"), ("nearest", "bfloat16", "nearest"),

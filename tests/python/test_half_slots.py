@@ -104,8 +104,7 @@ def slots_of(model, sess, names):
 @pytest.mark.parametrize("rounding", ["stochastic", "nearest"])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("optimizer", sorted(RULES))
-def test_rows_and_slots_are_the_oracles_bit_for_bit_after_every_step(graph, session, mx, optimizer, dtype, rounding):
-    mx()
+def test_rows_and_slots_are_the_oracles_bit_for_bit_after_every_step(graph, session, dynamic, optimizer, dtype, rounding):
     rows, (rule, starts) = initial_rows(), RULES[optimizer]
     model = model_of(optimizer, dtype, row_rounding=rounding)
     assert model.table.slot_dtype == BFLOAT16 and model.table.row_dtype == dtype
@@ -140,8 +139,7 @@ def test_training_goes_on_after_a_restore_and_deltas_as_if_nothing_had_been(grap
         assert os.path.getsize("%s/%s/slice.data" % (directory, slot["name"])) == size * manifest["rows"]
 
 
-def test_a_checkpoint_of_other_slots_is_refused_or_converted_as_asked(graph, session, mx, place):
-    mx()
+def test_a_checkpoint_of_other_slots_is_refused_or_converted_as_asked(graph, session, dynamic, place):
     names = RULES["lazy_adam"][1]
     model = model_of("lazy_adam", slot_dtype="float32")
     sess = support.started(session(), model.init)
@@ -181,8 +179,7 @@ def test_a_checkpoint_of_other_slots_is_refused_or_converted_as_asked(graph, ses
                 support.assert_same_tables(slots, of_halves[name])
 
 
-def test_rows_on_disk_and_a_table_beside_it_have_the_bits_of_one_in_memory(graph, session, mx, tmp_path):
-    mx()
+def test_rows_on_disk_and_a_table_beside_it_have_the_bits_of_one_in_memory(graph, session, dynamic, tmp_path):
     found = []
     for more in ({}, dict(rows=2, host_vocabulary_size=2, ssd_vocabulary_size=100, ssd_data_path=[str(tmp_path)])):
         tf.compat.v1.reset_default_graph()
@@ -195,8 +192,7 @@ def test_rows_on_disk_and_a_table_beside_it_have_the_bits_of_one_in_memory(graph
     support.assert_same_each(*found)
 
 
-def test_the_checkpoint_command_tells_of_it(graph, session, mx, place, capsys):
-    mx()
+def test_the_checkpoint_command_tells_of_it(graph, session, dynamic, place, capsys):
     model = model_of("lazy_adam")
     sess = support.started(session(), model.init)
     rows = trained(model, sess, range(4))
@@ -212,9 +208,8 @@ def test_the_checkpoint_command_tells_of_it(graph, session, mx, place, capsys):
     assert "bfloat16 slots bfloat16" in capsys.readouterr().out
 
 
-def test_optimizers_of_users_have_slots_that_are_rounded(graph, session, mx):
+def test_optimizers_of_users_have_slots_that_are_rounded(graph, session, dynamic):
     """The same numbers as the engine's momentum, whose slot has another name and so other random numbers, but for rounding."""
-    mx()
 
     class Plain(tf.compat.v1.train.Optimizer):
         """m = 0.9 m + g; w -= 0.1 m, written by a user."""
@@ -261,8 +256,7 @@ def support_alone(**variables):
     return run_alone(RUN, **variables).strip().splitlines()[-1]
 
 
-def test_what_does_not_work_is_refused_by_name(graph, mx):
-    mx()
+def test_what_does_not_work_is_refused_by_name(graph, dynamic):
     for wrong in ("float16", "eight", tf.int32, None):
         with pytest.raises(ValueError, match="'slot_dtype' of the table 't' should be one of 'float32', 'bfloat16', but is"):
             make("t", slot_dtype=wrong)
@@ -398,6 +392,7 @@ def test_a_type_for_each_name(graph, mx):
         stock.Model("adagrad", name="other")
 
 
+@pytest.mark.long
 def test_parameter_servers_keep_slots_of_unchanged_models():
     variables = dict(STOCK="StockTables(least_rows=1, row_dtype='bfloat16', slot_dtype={'items': 'bfloat16'})",
                      OPTIMIZER="adagrad", LAST="12")

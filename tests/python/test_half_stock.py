@@ -306,6 +306,7 @@ def test_parameter_servers_train_the_bits_of_one_process(servers):
         np.testing.assert_array_equal(rows, rounded(np.float32(rows), dtype))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slot_dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("conversion", ["nearest", "stochastic"])
 def test_variables_fill_tables_on_servers_as_in_one_process(tmp_path, conversion, slot_dtype):

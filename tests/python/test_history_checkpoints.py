@@ -149,8 +149,7 @@ def old_model(directory):
 @pytest.mark.parametrize("wanted, comes", [
     (".*", False), (["user_table", "item_table"], True), (["user_table$"], False),
     (["user_table$", "user_table/hist_rec"], True), (["user_table$", "user_table/LazyAdam"], False)])
-def test_a_history_starts_warm_where_slots_would(mx, tmp_path, wanted, comes):
-    mx()
+def test_a_history_starts_warm_where_slots_would(dynamic, tmp_path, wanted, comes):
     old = old_model(tmp_path / "old")
     case = cases.Case("step", tmp_path / "new", keep_checkpoint_max=9,
                       warm_start=tf.estimator.WarmStartSettings(old, wanted))
@@ -211,8 +210,7 @@ def test_a_resumed_training_admits_refuses_and_evicts_as_if_it_had_not_stopped(m
 
 @pytest.mark.parametrize("configured, threshold, counts", [(2, 4, True), (3, 3, True), (0, 4, False)])
 def test_a_new_configuration_comes_before_a_threshold_that_was_set_while_training(
-        mx, tmp_path, configured, threshold, counts):
-    mx()
+        dynamic, tmp_path, configured, threshold, counts):
     data = admission_cases.batches(4)
     rules = admission_cases.Rules(2)
     place = os.path.realpath(str(tmp_path)) + "/m"

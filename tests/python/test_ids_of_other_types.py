@@ -21,8 +21,7 @@ def table_of(name="table"):
 
 @pytest.mark.parametrize("is_train", [True, False])
 @pytest.mark.parametrize("dtype", TYPES)
-def test_ids_of_every_numeric_type_are_those_of_int64(mx, session, dtype, is_train):
-    mx()
+def test_ids_of_every_numeric_type_are_those_of_int64(dynamic, session, dtype, is_train):
     table = table_of()
     wanted = lookup(table, tf.constant([[1, 7], [120, 7]], tf.int64))
     found = lookup(table, tf.constant([[1, 7], [120, 7]], dtype), is_train=is_train)
@@ -37,8 +36,7 @@ def test_ids_of_every_numeric_type_are_those_of_int64(mx, session, dtype, is_tra
 @pytest.mark.parametrize("value, text", [
     (float("nan"), "nan"), (float("inf"), "inf"), (-float("inf"), "-inf"), (0.5, "0.5"), (-1.25, "-1.25"),
     (2.0 ** 63, "92233720368547"), (-2.0 ** 64, "-184467440737")])
-def test_a_float_that_is_no_id_fails_the_step_and_makes_no_row(mx, session, dtype, value, text):
-    mx()
+def test_a_float_that_is_no_id_fails_the_step_and_makes_no_row(dynamic, session, dtype, value, text):
     table = table_of("named_here")
     ids = tf.compat.v1.placeholder(dtype, [None], name="the_ids")
     found = lookup(table, ids)
@@ -48,8 +46,7 @@ def test_a_float_that_is_no_id_fails_the_step_and_makes_no_row(mx, session, dtyp
     assert table.size() == 0
 
 
-def test_floats_at_the_ends_of_int64_are_their_keys(mx, session):
-    mx()
+def test_floats_at_the_ends_of_int64_are_their_keys(dynamic, session):
     table = table_of()
     ids = tf.compat.v1.placeholder(tf.float64, [None])
     keys = tf.compat.v1.placeholder(tf.int64, [None])
@@ -66,8 +63,7 @@ def dataset():
 
 
 @pytest.mark.parametrize("form", ["spec", "modified", "in_step"])
-def test_ids_of_strings_to_number_train_in_every_form(mx, session, form):
-    mx()
+def test_ids_of_strings_to_number_train_in_every_form(dynamic, session, form):
     spec = FeatureSpec("ids", table_name="table")
     data = dataset()
     if form == "spec":
@@ -91,8 +87,7 @@ def test_ids_of_strings_to_number_train_in_every_form(mx, session, form):
     assert table.size() == 4
 
 
-def test_the_cast_of_floats_moves_into_the_pipeline(mx, session):
-    mx()
+def test_the_cast_of_floats_moves_into_the_pipeline(dynamic, session):
     iterator = tf.compat.v1.data.make_initializable_iterator(dataset())
     rows = lookup(table_of(), iterator.get_next()["ids"])
     modify_graph_and_start_emb_cache()

@@ -147,25 +147,23 @@ def test_two_updates_take_the_gradients_of_the_rows_as_they_were_read(graph, ses
         support.assert_rounding(rows[key], expected[key], 100, scale=4.0)
 
 
-def test_lookups_with_a_norm_share_ops_with_others():
+@support.run_by(cases.alike, moves=7, use_dynamic=True)
+def test_lookups_with_a_norm_share_ops_with_others(run):
     """Training and evaluation of several tables, one of them with a norm and without; the bits of ops of their own."""
-    def script(run):
-        source, ids, label = batches(True, features=3)
-        tables = tables_of(run)
-        kinds = [ids[:, 0], sparse_of(ids[:, 1]), ragged_of(ids[:, 2])]
+    source, ids, label = batches(True, features=3)
+    tables = tables_of(run)
+    kinds = [ids[:, 0], sparse_of(ids[:, 1]), ragged_of(ids[:, 2])]
 
-        def looked(is_train):
-            return [pooled(table, one, combiner, is_train=is_train, max_norm=norm) for table, one, combiner, norm in
-                    zip(tables, kinds, COMBINERS, (0.4, None, 0.02))]
+    def looked(is_train):
+        return [pooled(table, one, combiner, is_train=is_train, max_norm=norm) for table, one, combiner, norm in
+                zip(tables, kinds, COMBINERS, (0.4, None, 0.02))]
 
-        vectors, others = looked(True), looked(False)
-        vectors.append(pooled(tables[0], ids[:, 1], "mean"))
-        update = trained(run, source, tables, vectors, label, others, {EMBED_MANY: [4]}, {FIND_MANY: [3]})
-        if run.is_modified:
-            made, = needed(update)["MxRecUpdate"]
-            assert (made.get_attr("N"), made.get_attr("L")) == (4, 4)
-
-    cases.alike(script, moves=7, use_dynamic=True)
+    vectors, others = looked(True), looked(False)
+    vectors.append(pooled(tables[0], ids[:, 1], "mean"))
+    update = trained(run, source, tables, vectors, label, others, {EMBED_MANY: [4]}, {FIND_MANY: [3]})
+    if run.is_modified:
+        made, = needed(update)["MxRecUpdate"]
+        assert (made.get_attr("N"), made.get_attr("L")) == (4, 4)
 
 
 def test_a_run_of_one_lookup_of_a_group_reads_its_rows_alone(graph, session, dynamic):

@@ -78,28 +78,24 @@ def test_max_steps_ends_the_modified_training_pipeline(iterator_of):
     assert limited(iterator_of, max_steps=100) == {STEP: 5, PASSED: 5, AHEAD: 5}
 
 
-def test_max_steps_leaves_evaluation_alone():
-    def script(run):
-        iterator = cases.initializable(cases.slices())
-        batch = iterator.get_next()
-        looked = run.lookup(run.table(), batch["ids"] + 1, is_train=False)
-        sess = run.begin(iterator, False)
-        assert run.epoch(sess, looked) == 5
-
-    cases.alike(script, moves=1, max_steps=2)
+@support.run_by(cases.alike, moves=1, max_steps=2)
+def test_max_steps_leaves_evaluation_alone(run):
+    iterator = cases.initializable(cases.slices())
+    batch = iterator.get_next()
+    looked = run.lookup(run.table(), batch["ids"] + 1, is_train=False)
+    sess = run.begin(iterator, False)
+    assert run.epoch(sess, looked) == 5
 
 
 @pytest.mark.parametrize("channel, steps", [(0, 2), (1, 3)])
-def test_eos_map_ends_a_dataset(channel, steps):
-    def script(run):
-        data = cases.slices().eos_map(None, channel, 2, 3)
-        iterator = cases.initializable(data)
-        batch = iterator.get_next()
-        model = cases.Model(run, [run.lookup(run.table(), batch["ids"])], batch["label"])
-        sess = run.begin(iterator)
-        assert run.finish(sess, model.seen) == steps
-
-    cases.alike(script, moves=1)
+@support.run_by(cases.alike, moves=1)
+def test_eos_map_ends_a_dataset(run, channel, steps):
+    data = cases.slices().eos_map(None, channel, 2, 3)
+    iterator = cases.initializable(data)
+    batch = iterator.get_next()
+    model = cases.Model(run, [run.lookup(run.table(), batch["ids"])], batch["label"])
+    sess = run.begin(iterator)
+    assert run.finish(sess, model.seen) == steps
 
 
 def simple(run, data=None, modify=True, **modify_arguments):
@@ -129,8 +125,7 @@ def test_a_second_modification_changes_nothing(caplog):
     cases.alike(script, moves=1)
 
 
-def test_a_graph_without_lookups_by_tensor_is_left_alone(mx, caplog):
-    mx()
+def test_a_graph_without_lookups_by_tensor_is_left_alone(dynamic, caplog):
     caplog.set_level("WARNING", "mx_rec")
     run = cases.Run(AHEAD)
     run.table()
@@ -138,8 +133,7 @@ def test_a_graph_without_lookups_by_tensor_is_left_alone(mx, caplog):
     assert any("nothing to modify" in line for line in cases.reasons(caplog))
 
 
-def test_a_graph_without_tables_cannot_be_started(mx):
-    mx()
+def test_a_graph_without_tables_cannot_be_started(dynamic):
     with pytest.raises(RuntimeError, match="create_table"):
         modify_graph_and_start_emb_cache()
 
@@ -173,14 +167,12 @@ def test_a_graph_that_a_session_has_run_stays_with_a_warning(caplog):
     assert [line for line in cases.reasons(caplog) if "a session has run this graph already" in line]
 
 
-def test_a_session_that_is_closed_again_is_no_obstacle():
-    def script(run):
-        iterator, model = simple(run, modify=False)
-        support.started(support.new_session()).close()
-        sess = run.begin(iterator)
-        assert run.epoch(sess, model.seen) == 5
-
-    cases.alike(script, moves=1)
+@support.run_by(cases.alike, moves=1)
+def test_a_session_that_is_closed_again_is_no_obstacle(run):
+    iterator, model = simple(run, modify=False)
+    support.started(support.new_session()).close()
+    sess = run.begin(iterator)
+    assert run.epoch(sess, model.seen) == 5
 
 
 def test_another_graph_than_the_default_one_is_modified():

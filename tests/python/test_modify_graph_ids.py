@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import modify_cases as cases
 from modify_cases import AHEAD, SPECS, STEP
+import support
 from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
 from mx_rec.graph import do_merge_lookup
 from mx_rec.optimizers.gradient_descent_by_addr import create_hash_optimizer_by_addr
@@ -83,12 +84,10 @@ IDS = {
 
 
 @pytest.mark.parametrize("name", sorted(IDS))
-def test_ids_computed_from_the_batch(name):
-    def script(run):
-        trained(run, lambda run, batch: (cases.Model(run, [run.lookup(run.table(), IDS[name](batch))], batch["label"],
-                                                     others=[batch["ids"]]), []))
-
-    cases.alike(script, moves=1)
+@support.run_by(cases.alike, moves=1)
+def test_ids_computed_from_the_batch(run, name):
+    trained(run, lambda run, batch: (cases.Model(run, [run.lookup(run.table(), IDS[name](batch))], batch["label"],
+                                                 others=[batch["ids"]]), []))
 
 
 def test_the_same_ids_into_several_tables_and_used_by_the_model_too():

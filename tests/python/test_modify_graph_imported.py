@@ -93,64 +93,59 @@ def test_an_imported_graph_is_modified_and_shows_the_same_bits(tmp_path, kind, s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_hook_modifies_an_imported_graph(tmp_path, kind):
-    def script(run):
-        path = exported(run, kind)
-        tf.compat.v1.train.import_meta_graph(path)
-        tf.compat.v1.train.create_global_step()
-        begins = tf.compat.v1.get_collection("begin")
-        make_plan = modifier.make_plan
+@support.run_by(cases.alike, "tmp_path", moves=3)
+def test_the_hook_modifies_an_imported_graph(run, kind):
+    path = exported(run, kind)
+    tf.compat.v1.train.import_meta_graph(path)
+    tf.compat.v1.train.create_global_step()
+    begins = tf.compat.v1.get_collection("begin")
+    make_plan = modifier.make_plan
 
-        def recorded(*given, **named):
-            run.plan = make_plan(*given, **named)
-            return run.plan
+    def recorded(*given, **named):
+        run.plan = make_plan(*given, **named)
+        return run.plan
 
-        modifier.make_plan = recorded
-        try:
-            scaffold = tf1.train.Scaffold(local_init_op=tf.group(tf1.train.Scaffold.default_local_init_op(), *begins))
-            hooks = [GraphModifierHook()] if run.is_modified else []
-            with tf1.train.MonitoredSession(tf1.train.ChiefSessionCreator(scaffold), hooks) as sess:
-                for _ in range(2):
-                    run.note("step", sess.run(["model_loss:0", "model_update"])[0])
-                    run.note("seen", sess.run("model_seen:0"))
-                run.note("size", sess.run("model_size:0"))
-        finally:
-            modifier.make_plan = make_plan
-
-    cases.alike(script, moves=3, tmp_path=tmp_path)
+    modifier.make_plan = recorded
+    try:
+        scaffold = tf1.train.Scaffold(local_init_op=tf.group(tf1.train.Scaffold.default_local_init_op(), *begins))
+        hooks = [GraphModifierHook()] if run.is_modified else []
+        with tf1.train.MonitoredSession(tf1.train.ChiefSessionCreator(scaffold), hooks) as sess:
+            for _ in range(2):
+                run.note("step", sess.run(["model_loss:0", "model_update"])[0])
+                run.note("seen", sess.run("model_seen:0"))
+            run.note("size", sess.run("model_size:0"))
+    finally:
+        modifier.make_plan = make_plan
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_admission_of_an_imported_graph_finds_the_timestamp_of_the_collection(tmp_path, is_late):
+@support.run_by(cases.alike, "tmp_path", moves=1)
+def test_admission_of_an_imported_graph_finds_the_timestamp_of_the_collection(run, is_late):
     """It was connected when the graph was first run: exported before, keys had no time, and nothing was ever stale."""
-    def script(run):
-        path = os.path.join(run.directory, "model.meta")
-        with tf.Graph().as_default():
-            batch = cases.one_shot(cases.slices()).get_next()
-            stamp = tf.constant(1000, tf.int64)
-            if not is_late:
-                tf.compat.v1.add_to_collection("ASCEND_TIMESTAMP", stamp)
-            rows = run.lookup(run.table(), batch["ids"],
-                              access_and_evict_config={"access_threshold": 1, "eviction_threshold": 5})
-            tf.identity(rows, "rows")
+    path = os.path.join(run.directory, "model.meta")
+    with tf.Graph().as_default():
+        batch = cases.one_shot(cases.slices()).get_next()
+        stamp = tf.constant(1000, tf.int64)
+        if not is_late:
             tf.compat.v1.add_to_collection("ASCEND_TIMESTAMP", stamp)
-            tf.compat.v1.train.export_meta_graph(path)
-        run.tables.clear()
-        graph = tf.compat.v1.get_default_graph()
-        tf.compat.v1.train.import_meta_graph(path)
-        if run.is_modified:
-            run.modify()
-        sess = run.session()
-        for _ in range(3):
-            run.step(sess, "rows:0")
-        [observe] = [op for op in graph.get_operations() if op.type == "MxRecObserve"]
-        assert sess.run(observe.inputs[3]) == 1000
+        rows = run.lookup(run.table(), batch["ids"],
+                          access_and_evict_config={"access_threshold": 1, "eviction_threshold": 5})
+        tf.identity(rows, "rows")
+        tf.compat.v1.add_to_collection("ASCEND_TIMESTAMP", stamp)
+        tf.compat.v1.train.export_meta_graph(path)
+    run.tables.clear()
+    graph = tf.compat.v1.get_default_graph()
+    tf.compat.v1.train.import_meta_graph(path)
+    if run.is_modified:
+        run.modify()
+    sess = run.session()
+    for _ in range(3):
+        run.step(sess, "rows:0")
+    [observe] = [op for op in graph.get_operations() if op.type == "MxRecObserve"]
+    assert sess.run(observe.inputs[3]) == 1000
 
-    cases.alike(script, moves=1, tmp_path=tmp_path)
 
-
-def test_admission_of_an_imported_graph_without_its_timestamp_is_an_error(mx, tmp_path):
-    mx()
+def test_admission_of_an_imported_graph_without_its_timestamp_is_an_error(dynamic, tmp_path):
     run = cases.Run(AHEAD, tmp_path)
     with tf.Graph().as_default():
         run.lookup(run.table(), tf.constant([1], tf.int64),
@@ -166,9 +161,8 @@ def test_admission_of_an_imported_graph_without_its_timestamp_is_an_error(mx, tm
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_graph_that_was_modified_before_its_export_is_left_as_it_is(mx, tmp_path, kind):
+def test_a_graph_that_was_modified_before_its_export_is_left_as_it_is(dynamic, tmp_path, kind):
     """Its one-shot iterator was started by the process that modified it alone."""
-    mx()
     losses = []
     for is_modified in (False, True):
         run = cases.Run(AHEAD, tmp_path)
@@ -193,8 +187,7 @@ def test_a_graph_that_was_modified_before_its_export_is_left_as_it_is(mx, tmp_pa
     assert np.ptp(losses[0]) > 0
 
 
-def test_an_imported_graph_without_tables_still_says_so(mx, graph):
-    mx()
+def test_an_imported_graph_without_tables_still_says_so(dynamic, graph):
     with tf.Graph().as_default() as other:
         tf.constant(1)
         text = other.as_graph_def()
@@ -229,9 +222,8 @@ def not_fed(graph):
 
 @pytest.mark.parametrize("scope", ["", "again/here"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_the_pipeline_of_an_imported_graph_computes_cannot_be_fed(mx, tmp_path, kind, scope):
+def test_what_the_pipeline_of_an_imported_graph_computes_cannot_be_fed(dynamic, tmp_path, kind, scope):
     """The refusal stayed behind in the process that modified: lookups ignored what was fed."""
-    mx()
     run = cases.Run(AHEAD, tmp_path)
     paths = [str(tmp_path / name) for name in ("one.meta", "two.meta")]
     with tf.Graph().as_default() as graph:
@@ -257,8 +249,7 @@ def test_what_the_pipeline_of_an_imported_graph_computes_cannot_be_fed(mx, tmp_p
 
 @pytest.mark.parametrize("first", ["unmodified", "modified", "evaluation"])
 def test_the_warning_of_slower_steps_is_for_imported_graphs_that_were_not_modified(
-        mx, tmp_path, monkeypatch, first):
-    mx()
+        dynamic, tmp_path, monkeypatch, first):
     said = []
     monkeypatch.setattr(sessions, "warn_once", lambda text, *args: said.append(text))
     run = cases.Run(AHEAD, tmp_path)

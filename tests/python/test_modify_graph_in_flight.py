@@ -38,18 +38,16 @@ class Trained:
             run.modify()
 
 
-def test_size_and_export_never_show_rows_of_batches_that_no_step_took():
-    def script(run):
-        trained = Trained(run, fresh(12))
-        sess = run.begin(trained.iterator)
-        for number in range(6):
-            settle()
-            assert run.raw(trained.table).size(sess) == 4 * number
-            run.step(sess, trained.seen)
-            settle()
-            run.contents(sess)
-
-    cases.alike(script, moves=1)
+@support.run_by(cases.alike, moves=1)
+def test_size_and_export_never_show_rows_of_batches_that_no_step_took(run):
+    trained = Trained(run, fresh(12))
+    sess = run.begin(trained.iterator)
+    for number in range(6):
+        settle()
+        assert run.raw(trained.table).size(sess) == 4 * number
+        run.step(sess, trained.seen)
+        settle()
+        run.contents(sess)
 
 
 @pytest.mark.parametrize("capacity", [4, 9, 16])
@@ -69,42 +67,38 @@ def test_a_full_table_is_an_error_of_the_step_that_needs_the_row(capacity):
     assert found == ["ResourceExhaustedError"] * (8 - capacity // 4) + ["OutOfRangeError"], found
 
 
-def test_a_table_that_the_whole_data_just_fill_is_enough():
+@support.run_by(cases.alike, moves=1)
+def test_a_table_that_the_whole_data_just_fill_is_enough(run):
     """What was prepared and dropped gives its rows back: twenty restarts ahead would otherwise need many times the rows."""
-    def script(run):
-        trained = Trained(run, fresh(6), capacity=24)
-        sess = run.session()
-        for number in range(20):
-            run.start(sess, trained.iterator)
-            if number % 3 == 0:
-                settle()
-            run.steps(sess, trained.seen, number % 4)
+    trained = Trained(run, fresh(6), capacity=24)
+    sess = run.session()
+    for number in range(20):
         run.start(sess, trained.iterator)
-        assert run.finish(sess, trained.seen) == 6
-
-    cases.alike(script, moves=1)
-
-
-def test_dropped_batches_do_not_take_rows_from_other_data():
-    """Two datasets with distinct keys through one iterator, in a table that holds one of them only."""
-    def script(run):
-        tf1 = tf.compat.v1
-        first = fresh(5)
-        second = first.map(lambda batch: dict(batch, ids=batch["ids"] + 10 ** 6))
-        iterator = tf1.data.Iterator.from_structure(tf1.data.get_output_types(first), tf1.data.get_output_shapes(first))
-        begin = [iterator.make_initializer(data) for data in (first, second)]
-        batch = iterator.get_next()
-        table = run.table(capacity=20)
-        model = cases.Model(run, [run.lookup(table, batch["ids"])], batch["label"])
-        run.modify()
-        sess = run.session()
-        for _ in range(5):
-            sess.run(begin[0])
+        if number % 3 == 0:
             settle()
-        sess.run(begin[1])
-        assert run.finish(sess, model.seen) == 5
+        run.steps(sess, trained.seen, number % 4)
+    run.start(sess, trained.iterator)
+    assert run.finish(sess, trained.seen) == 6
 
-    cases.alike(script, moves=1)
+
+@support.run_by(cases.alike, moves=1)
+def test_dropped_batches_do_not_take_rows_from_other_data(run):
+    """Two datasets with distinct keys through one iterator, in a table that holds one of them only."""
+    tf1 = tf.compat.v1
+    first = fresh(5)
+    second = first.map(lambda batch: dict(batch, ids=batch["ids"] + 10 ** 6))
+    iterator = tf1.data.Iterator.from_structure(tf1.data.get_output_types(first), tf1.data.get_output_shapes(first))
+    begin = [iterator.make_initializer(data) for data in (first, second)]
+    batch = iterator.get_next()
+    table = run.table(capacity=20)
+    model = cases.Model(run, [run.lookup(table, batch["ids"])], batch["label"])
+    run.modify()
+    sess = run.session()
+    for _ in range(5):
+        sess.run(begin[0])
+        settle()
+    sess.run(begin[1])
+    assert run.finish(sess, model.seen) == 5
 
 
 def files(directory):
@@ -140,69 +134,61 @@ def test_a_checkpoint_saved_while_batches_wait_is_that_of_the_unmodified_graph(t
         assert tables[AHEAD][name] == data, name
 
 
-def test_a_checkpoint_restored_while_batches_wait(tmp_path):
-    def script(run):
-        trained = Trained(run, cases.slices(keys=15).repeat(4), saver=True)
-        sess = run.session()
-        path = os.path.join(run.directory, "model.ckpt")
-        run.start(sess, trained.iterator)
+@support.run_by(cases.alike, "tmp_path", moves=1)
+def test_a_checkpoint_restored_while_batches_wait(run):
+    trained = Trained(run, cases.slices(keys=15).repeat(4), saver=True)
+    sess = run.session()
+    path = os.path.join(run.directory, "model.ckpt")
+    run.start(sess, trained.iterator)
+    run.steps(sess, trained.seen, 2)
+    trained.saver.save(sess, path)
+    run.contents(sess)
+    for _ in range(3):
         run.steps(sess, trained.seen, 2)
-        trained.saver.save(sess, path)
+        settle()
+        trained.saver.restore(sess, path)
         run.contents(sess)
-        for _ in range(3):
-            run.steps(sess, trained.seen, 2)
-            settle()
-            trained.saver.restore(sess, path)
-            run.contents(sess)
-            run.steps(sess, trained.seen, 1)
-        run.contents(sess, ["LazyAdam_momentum"])
-
-    cases.alike(script, moves=1, tmp_path=tmp_path)
+        run.steps(sess, trained.seen, 1)
+    run.contents(sess, ["LazyAdam_momentum"])
 
 
-def test_a_new_session_of_the_modified_graph_restores_and_goes_on(tmp_path):
-    def script(run):
-        trained = Trained(run, cases.slices(keys=15), saver=True)
-        path = os.path.join(run.directory, "model.ckpt")
+@support.run_by(cases.alike, "tmp_path", moves=1)
+def test_a_new_session_of_the_modified_graph_restores_and_goes_on(run):
+    trained = Trained(run, cases.slices(keys=15), saver=True)
+    path = os.path.join(run.directory, "model.ckpt")
+    sess = run.begin(trained.iterator)
+    run.steps(sess, trained.seen, 3)
+    trained.saver.save(sess, path)
+    sess.close()
+    again = support.new_session()
+    trained.saver.restore(again, path)
+    run.start(again, trained.iterator)
+    run.epoch(again, trained.seen)
+    run.contents(again, ["LazyAdam_momentum"])
+    again.close()
+
+
+@support.run_by(cases.alike, moves=1)
+def test_sessions_closed_in_the_middle_leave_nothing_behind(run):
+    trained = Trained(run, fresh(10), capacity=40)
+    for _ in range(8):
         sess = run.begin(trained.iterator)
-        run.steps(sess, trained.seen, 3)
-        trained.saver.save(sess, path)
+        run.steps(sess, trained.seen, 2)
         sess.close()
-        again = support.new_session()
-        trained.saver.restore(again, path)
-        run.start(again, trained.iterator)
-        run.epoch(again, trained.seen)
-        run.contents(again, ["LazyAdam_momentum"])
-        again.close()
-
-    cases.alike(script, moves=1, tmp_path=tmp_path)
+    sess = run.begin(trained.iterator)
+    assert run.finish(sess, trained.seen) == 10
 
 
-def test_sessions_closed_in_the_middle_leave_nothing_behind():
-    def script(run):
-        trained = Trained(run, fresh(10), capacity=40)
-        for _ in range(8):
-            sess = run.begin(trained.iterator)
-            run.steps(sess, trained.seen, 2)
-            sess.close()
-        sess = run.begin(trained.iterator)
-        assert run.finish(sess, trained.seen) == 10
-
-    cases.alike(script, moves=1)
-
-
-def test_two_sessions_of_one_modified_graph_have_tables_of_their_own():
-    def script(run):
-        trained = Trained(run, cases.slices(keys=15))
-        sessions = [run.session() for _ in range(2)]
-        for sess in sessions:
-            run.start(sess, trained.iterator)
-        for number in (0, 1, 1, 0, 1, 0, 0):
-            run.step(sessions[number], trained.seen)
-        for sess in sessions:
-            run.contents(sess)
-
-    cases.alike(script, moves=1)
+@support.run_by(cases.alike, moves=1)
+def test_two_sessions_of_one_modified_graph_have_tables_of_their_own(run):
+    trained = Trained(run, cases.slices(keys=15))
+    sessions = [run.session() for _ in range(2)]
+    for sess in sessions:
+        run.start(sess, trained.iterator)
+    for number in (0, 1, 1, 0, 1, 0, 0):
+        run.step(sessions[number], trained.seen)
+    for sess in sessions:
+        run.contents(sess)
 
 
 def test_a_step_that_fails_elsewhere_loses_its_batch_only():
@@ -227,25 +213,23 @@ def test_a_step_that_fails_elsewhere_loses_its_batch_only():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_random_history_of_steps_restarts_removals_and_writes(seed):
-    def script(run):
-        trained = Trained(run, cases.slices(count=60, keys=30, batch=6), capacity=30)
-        sess = run.session()
-        raw = run.raw(trained.table)
-        random = np.random.RandomState(seed)
-        run.start(sess, trained.iterator)
-        for _ in range(60):
-            choice = random.rand()
-            if choice < 0.65:
-                run.step(sess, trained.seen)
-            elif choice < 0.8:
-                run.start(sess, trained.iterator)
-            elif choice < 0.92:
-                run.note("removed", raw.remove(sess, random.randint(0, 30, 8) * 7 - 50))
-            else:
-                keys = sorted(raw.rows(sess))[:3]
-                if keys:
-                    raw.assign(sess, keys, random.rand(len(keys), 4))
-        run.contents(sess)
-
-    cases.alike(script, moves=1)
+@support.run_by(cases.alike, moves=1)
+def test_a_random_history_of_steps_restarts_removals_and_writes(run, seed):
+    trained = Trained(run, cases.slices(count=60, keys=30, batch=6), capacity=30)
+    sess = run.session()
+    raw = run.raw(trained.table)
+    random = np.random.RandomState(seed)
+    run.start(sess, trained.iterator)
+    for _ in range(60):
+        choice = random.rand()
+        if choice < 0.65:
+            run.step(sess, trained.seen)
+        elif choice < 0.8:
+            run.start(sess, trained.iterator)
+        elif choice < 0.92:
+            run.note("removed", raw.remove(sess, random.randint(0, 30, 8) * 7 - 50))
+        else:
+            keys = sorted(raw.rows(sess))[:3]
+            if keys:
+                raw.assign(sess, keys, random.rand(len(keys), 4))
+    run.contents(sess)

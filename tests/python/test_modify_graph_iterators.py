@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import modify_cases as cases
 from modify_cases import AHEAD, SPECS, STEP
+import support
 from mx_rec.util.initialize import get_initializer, get_target_batch
 
 
@@ -19,29 +20,25 @@ def trained(run, iterator, batch=None, key="ids", label="label"):
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["get_initializer", "iterator.initializer"])
-def test_epochs_by_running_the_initializer_again(own):
-    def script(run):
-        run.specs(ids="table")
-        iterator = cases.initializable(run.insert(cases.slices()).prefetch(2))
-        model = trained(run, iterator)
-        sess = run.session()
-        for _ in range(3):
-            run.start(sess, iterator, own=own)
-            assert run.epoch(sess, model.seen) == 5
-        run.contents(sess, ["LazyAdam_momentum", "LazyAdam_velocity"])
-
-    cases.alike(script, moves=1, forms=(STEP, AHEAD, SPECS))
+@support.run_by(cases.alike, moves=1, forms=(STEP, AHEAD, SPECS))
+def test_epochs_by_running_the_initializer_again(run, own):
+    run.specs(ids="table")
+    iterator = cases.initializable(run.insert(cases.slices()).prefetch(2))
+    model = trained(run, iterator)
+    sess = run.session()
+    for _ in range(3):
+        run.start(sess, iterator, own=own)
+        assert run.epoch(sess, model.seen) == 5
+    run.contents(sess, ["LazyAdam_momentum", "LazyAdam_velocity"])
 
 
-def test_a_one_shot_iterator_starts_by_itself():
-    def script(run):
-        model = trained(run, cases.one_shot(cases.slices().repeat(2).prefetch(1)))
-        sess = run.session()
-        assert run.epoch(sess, model.seen) == 10
-        run.steps(sess, model.seen)
-        run.contents(sess)
-
-    cases.alike(script, moves=1)
+@support.run_by(cases.alike, moves=1)
+def test_a_one_shot_iterator_starts_by_itself(run):
+    model = trained(run, cases.one_shot(cases.slices().repeat(2).prefetch(1)))
+    sess = run.session()
+    assert run.epoch(sess, model.seen) == 10
+    run.steps(sess, model.seen)
+    run.contents(sess)
 
 
 def both_modes(run, batch, evaluation):
@@ -54,47 +51,43 @@ def both_modes(run, batch, evaluation):
 
 
 @pytest.mark.parametrize("structure", [False, True], ids=["two_make_initializer", "eval_by_get_initializer"])
-def test_a_reinitializable_iterator_switches_between_training_and_evaluation(structure):
-    def script(run):
-        train, test = cases.slices(), cases.slices(count=20, seed=5, keys=60)
-        iterator = tf.compat.v1.data.Iterator.from_structure(
-            tf.compat.v1.data.get_output_types(train), tf.compat.v1.data.get_output_shapes(train))
-        begin, begin_test = iterator.make_initializer(train), iterator.make_initializer(test)
-        batch = iterator.get_next()
-        model, looked = both_modes(run, batch, batch)
-        sess = run.session()
-        if structure and run.is_modified:
-            assert get_initializer(True) is begin and get_initializer(False) is begin_test
-            begin, begin_test = get_initializer(True), get_initializer(False)
-        for _ in range(2):
-            sess.run(begin)
-            run.steps(sess, model.seen, 3)
-            sess.run(begin_test)
-            assert run.epoch(sess, looked) == 3
-            sess.run(begin)
-            assert run.finish(sess, model.seen) == 5
-
-    cases.alike(script, moves=2)
+@support.run_by(cases.alike, moves=2)
+def test_a_reinitializable_iterator_switches_between_training_and_evaluation(run, structure):
+    train, test = cases.slices(), cases.slices(count=20, seed=5, keys=60)
+    iterator = tf.compat.v1.data.Iterator.from_structure(
+        tf.compat.v1.data.get_output_types(train), tf.compat.v1.data.get_output_shapes(train))
+    begin, begin_test = iterator.make_initializer(train), iterator.make_initializer(test)
+    batch = iterator.get_next()
+    model, looked = both_modes(run, batch, batch)
+    sess = run.session()
+    if structure and run.is_modified:
+        assert get_initializer(True) is begin and get_initializer(False) is begin_test
+        begin, begin_test = get_initializer(True), get_initializer(False)
+    for _ in range(2):
+        sess.run(begin)
+        run.steps(sess, model.seen, 3)
+        sess.run(begin_test)
+        assert run.epoch(sess, looked) == 3
+        sess.run(begin)
+        assert run.finish(sess, model.seen) == 5
 
 
-def test_training_and_evaluation_iterators_alternate_in_one_session():
-    def script(run):
-        run.specs(ids="table")
-        iterator = cases.initializable(run.insert(cases.slices()).prefetch(1))
-        other = cases.initializable(run.insert(cases.slices(count=20, seed=5, keys=60), False).prefetch(1))
-        model, looked = both_modes(run, iterator.get_next(), other.get_next())
-        sess = run.begin(iterator)
-        for _ in range(3):
-            run.steps(sess, model.seen, 2)
-            run.start(sess, other, False)
-            run.steps(sess, looked, 1)
-            run.steps(sess, model.seen, 1)
-            run.steps(sess, looked)
-            if run.steps(sess, model.seen, 1) == 0:
-                run.start(sess, iterator)
-        run.contents(sess)
-
-    cases.alike(script, moves=2, forms=(STEP, AHEAD, SPECS))
+@support.run_by(cases.alike, moves=2, forms=(STEP, AHEAD, SPECS))
+def test_training_and_evaluation_iterators_alternate_in_one_session(run):
+    run.specs(ids="table")
+    iterator = cases.initializable(run.insert(cases.slices()).prefetch(1))
+    other = cases.initializable(run.insert(cases.slices(count=20, seed=5, keys=60), False).prefetch(1))
+    model, looked = both_modes(run, iterator.get_next(), other.get_next())
+    sess = run.begin(iterator)
+    for _ in range(3):
+        run.steps(sess, model.seen, 2)
+        run.start(sess, other, False)
+        run.steps(sess, looked, 1)
+        run.steps(sess, model.seen, 1)
+        run.steps(sess, looked)
+        if run.steps(sess, model.seen, 1) == 0:
+            run.start(sess, iterator)
+    run.contents(sess)
 
 
 def _options(data):
@@ -124,17 +117,15 @@ PIPELINES = {
 
 @pytest.mark.parametrize("kind", [cases.initializable, cases.one_shot], ids=["initializable", "one_shot"])
 @pytest.mark.parametrize("name", sorted(PIPELINES))
-def test_datasets_need_not_end_in_prefetch_or_be_batched(name, kind):
-    def script(run):
-        iterator = kind(PIPELINES[name](cases.slices()))
-        model = trained(run, iterator)
-        sess = run.session()
-        for _ in range(1 if kind is cases.one_shot else 2):
-            if kind is cases.initializable:
-                run.start(sess, iterator)
-            assert run.finish(sess, model.seen) >= 2
-
-    cases.alike(script, moves=1)
+@support.run_by(cases.alike, moves=1)
+def test_datasets_need_not_end_in_prefetch_or_be_batched(run, name, kind):
+    iterator = kind(PIPELINES[name](cases.slices()))
+    model = trained(run, iterator)
+    sess = run.session()
+    for _ in range(1 if kind is cases.one_shot else 2):
+        if kind is cases.initializable:
+            run.start(sess, iterator)
+        assert run.finish(sess, model.seen) >= 2
 
 
 def _sparse(ids, label):
@@ -176,52 +167,46 @@ def test_elements_of_any_nesting(name):
     cases.alike(script, moves=1)
 
 
-def test_an_element_that_is_one_tensor():
-    def script(run):
-        ids = cases.arrays()[0]
-        iterator = cases.initializable(tf.data.Dataset.from_tensor_slices(ids).batch(8))
-        batch = iterator.get_next()
-        model = cases.Model(run, [run.lookup(run.table(), batch)], batch)
-        sess = run.begin(iterator)
-        assert run.finish(sess, model.seen) == 5
-        if run.is_modified:
-            assert isinstance(get_target_batch(True), tf.Tensor)
-
-    cases.alike(script, moves=1)
+@support.run_by(cases.alike, moves=1)
+def test_an_element_that_is_one_tensor(run):
+    ids = cases.arrays()[0]
+    iterator = cases.initializable(tf.data.Dataset.from_tensor_slices(ids).batch(8))
+    batch = iterator.get_next()
+    model = cases.Model(run, [run.lookup(run.table(), batch)], batch)
+    sess = run.begin(iterator)
+    assert run.finish(sess, model.seen) == 5
+    if run.is_modified:
+        assert isinstance(get_target_batch(True), tf.Tensor)
 
 
 @pytest.mark.parametrize("dense", [False, True], ids=["beside", "made_dense"])
-def test_sparse_tensors_of_an_element(dense):
-    def script(run):
-        iterator = cases.initializable(_sparse(*cases.arrays()))
-        batch = iterator.get_next()
-        ids = tf.sparse.to_dense(batch["sparse"], default_value=-1) if dense else batch["ids"]
-        model = cases.Model(run, [run.lookup(run.table(), ids)], batch["label"],
-                            others=[batch["sparse"], tf.sparse.reduce_sum(batch["sparse"])])
-        run.modify()
-        sess = run.session()
-        for _ in range(2):
-            run.start(sess, iterator)
-            assert run.finish(sess, model.seen) == 5
+@support.run_by(cases.alike, moves=1)
+def test_sparse_tensors_of_an_element(run, dense):
+    iterator = cases.initializable(_sparse(*cases.arrays()))
+    batch = iterator.get_next()
+    ids = tf.sparse.to_dense(batch["sparse"], default_value=-1) if dense else batch["ids"]
+    model = cases.Model(run, [run.lookup(run.table(), ids)], batch["label"],
+                        others=[batch["sparse"], tf.sparse.reduce_sum(batch["sparse"])])
+    run.modify()
+    sess = run.session()
+    for _ in range(2):
+        run.start(sess, iterator)
+        assert run.finish(sess, model.seen) == 5
+    if run.is_modified:
+        assert isinstance(get_target_batch(True)["sparse"], tf.SparseTensor)
+
+
+@support.run_by(cases.alike, moves=2)
+def test_several_iterators_of_one_mode_start_together(run):
+    iterators = [cases.initializable(cases.slices(seed=seed)) for seed in (1, 2)]
+    batches = [iterator.get_next() for iterator in iterators]
+    table = run.table()
+    model = cases.Model(run, [run.lookup(table, "ids", batch=batch) for batch in batches], batches[0]["label"])
+    run.modify()
+    sess = run.session()
+    for _ in range(2):
         if run.is_modified:
-            assert isinstance(get_target_batch(True)["sparse"], tf.SparseTensor)
-
-    cases.alike(script, moves=1)
-
-
-def test_several_iterators_of_one_mode_start_together():
-    def script(run):
-        iterators = [cases.initializable(cases.slices(seed=seed)) for seed in (1, 2)]
-        batches = [iterator.get_next() for iterator in iterators]
-        table = run.table()
-        model = cases.Model(run, [run.lookup(table, "ids", batch=batch) for batch in batches], batches[0]["label"])
-        run.modify()
-        sess = run.session()
-        for _ in range(2):
-            if run.is_modified:
-                run.start(sess, None)
-            else:
-                sess.run([iterator.initializer for iterator in iterators])
-            assert run.finish(sess, model.seen) == 5
-
-    cases.alike(script, moves=2)
+            run.start(sess, None)
+        else:
+            sess.run([iterator.initializer for iterator in iterators])
+        assert run.finish(sess, model.seen) == 5

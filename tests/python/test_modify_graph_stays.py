@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import modify_cases as cases
 from modify_cases import AHEAD
+import support
 from mx_rec.util.initialize import get_initializer, get_target_batch
 
 
@@ -110,18 +111,16 @@ def test_a_placeholder_stays():
     assert "placeholder" in lookups[0].reason.lower(), lookups[0].reason
 
 
-def test_a_placeholder_alone_needs_no_iterator():
-    def script(run):
-        fed = tf.compat.v1.placeholder(tf.int64, [None])
-        model = cases.Model(run, [run.lookup(run.table(), fed)], tf.constant(0.5))
-        run.modify()
-        sess = run.session()
-        for number in range(4):
-            run.step(sess, model.seen, {fed: [number, number + 1, -1]})
-        assert get_initializer(True) is None and get_target_batch(True) is None
-        run.contents(sess)
-
-    cases.alike(script, moves=0)
+@support.run_by(cases.alike, moves=0)
+def test_a_placeholder_alone_needs_no_iterator(run):
+    fed = tf.compat.v1.placeholder(tf.int64, [None])
+    model = cases.Model(run, [run.lookup(run.table(), fed)], tf.constant(0.5))
+    run.modify()
+    sess = run.session()
+    for number in range(4):
+        run.step(sess, model.seen, {fed: [number, number + 1, -1]})
+    assert get_initializer(True) is None and get_target_batch(True) is None
+    run.contents(sess)
 
 
 def test_two_get_next_of_one_iterator_stay():
@@ -166,48 +165,42 @@ def test_a_feedable_iterator_stays_and_its_iterators_work():
     assert all("handle" in lookup.reason.lower() for lookup in lookups), lookups
 
 
-def test_an_iterator_whose_string_handle_is_used_stays():
-    def script(run):
-        iterator = cases.initializable(cases.slices())
-        handle = iterator.string_handle()
-        kept = tf.identity(handle)
-        batch = iterator.get_next()
-        model = trained(run, lambda batch: batch["ids"], moving=False, iterator=iterator, batch=batch)
-        assert model is not None and kept is not None
-
-    cases.alike(script, moves=0)
+@support.run_by(cases.alike, moves=0)
+def test_an_iterator_whose_string_handle_is_used_stays(run):
+    iterator = cases.initializable(cases.slices())
+    handle = iterator.string_handle()
+    kept = tf.identity(handle)
+    batch = iterator.get_next()
+    model = trained(run, lambda batch: batch["ids"], moving=False, iterator=iterator, batch=batch)
+    assert model is not None and kept is not None
 
 
-def test_ids_of_two_iterators_joined_stay():
-    def script(run):
-        iterators = [cases.initializable(cases.slices(seed=seed, count=40)) for seed in (0, 1)]
-        first, second = [iterator.get_next() for iterator in iterators]
-        joined = tf.concat([first["ids"], second["ids"]], axis=1)
-        model = cases.Model(run, [run.lookup(run.table(), joined)], first["label"])
-        run.modify()
-        sess = run.session()
-        sess.run([iterator.initializer for iterator in iterators])
-        assert run.finish(sess, model.seen) == 5
-
-    cases.alike(script, moves=0)
+@support.run_by(cases.alike, moves=0)
+def test_ids_of_two_iterators_joined_stay(run):
+    iterators = [cases.initializable(cases.slices(seed=seed, count=40)) for seed in (0, 1)]
+    first, second = [iterator.get_next() for iterator in iterators]
+    joined = tf.concat([first["ids"], second["ids"]], axis=1)
+    model = cases.Model(run, [run.lookup(run.table(), joined)], first["label"])
+    run.modify()
+    sess = run.session()
+    sess.run([iterator.initializer for iterator in iterators])
+    assert run.finish(sess, model.seen) == 5
 
 
-def test_a_lookup_whose_evaluation_stays_gives_the_script_its_initializer_and_batch():
+@support.run_by(cases.alike, moves=1)
+def test_a_lookup_whose_evaluation_stays_gives_the_script_its_initializer_and_batch(run):
     """Training moves, evaluation has ids of a py_func: get_initializer(False) is then the iterator's own."""
-    def script(run):
-        iterator, other = cases.initializable(cases.slices()), cases.initializable(cases.slices(seed=9))
-        batch, evaluation = iterator.get_next(), other.get_next()
-        table = run.table()
-        model = cases.Model(run, [run.lookup(table, batch["ids"])], batch["label"])
-        looked = run.lookup(table, _py_func(evaluation), is_train=False)
-        sess = run.begin(iterator)
-        run.steps(sess, model.seen, 3)
-        run.start(sess, other, False)
-        if run.is_modified:
-            assert get_initializer(False) is other.initializer
-            label = get_target_batch(False)["label"]
-        else:
-            label = evaluation["label"]
-        assert run.epoch(sess, [looked, label]) == 5
-
-    cases.alike(script, moves=1)
+    iterator, other = cases.initializable(cases.slices()), cases.initializable(cases.slices(seed=9))
+    batch, evaluation = iterator.get_next(), other.get_next()
+    table = run.table()
+    model = cases.Model(run, [run.lookup(table, batch["ids"])], batch["label"])
+    looked = run.lookup(table, _py_func(evaluation), is_train=False)
+    sess = run.begin(iterator)
+    run.steps(sess, model.seen, 3)
+    run.start(sess, other, False)
+    if run.is_modified:
+        assert get_initializer(False) is other.initializer
+        label = get_target_batch(False)["label"]
+    else:
+        label = evaluation["label"]
+    assert run.epoch(sess, [looked, label]) == 5

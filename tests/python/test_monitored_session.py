@@ -40,8 +40,7 @@ def train(place, steps, last_step, every=None):
     return rows, slots, first
 
 
-def test_a_monitored_session_saves_at_the_end_and_the_next_one_resumes(graph, mx, place):
-    mx()
+def test_a_monitored_session_saves_at_the_end_and_the_next_one_resumes(graph, dynamic, place):
     whole = train(place + "/whole", 10, 100)
     tf.compat.v1.reset_default_graph()
     part = train(place + "/parts", 4, 100)
@@ -54,8 +53,7 @@ def test_a_monitored_session_saves_at_the_end_and_the_next_one_resumes(graph, mx
     support.assert_same_tables(rest[1], whole[1])
 
 
-def test_a_monitored_session_saves_every_few_steps_with_the_tables_of_that_step(graph, mx, place):
-    mx()
+def test_a_monitored_session_saves_every_few_steps_with_the_tables_of_that_step(graph, dynamic, place):
     rows, _, _ = train(place, 9, 100, every=3)
     saved = sorted(name for name in os.listdir(place) if name.startswith("sparse-"))
     steps = sorted(int(name.rsplit("-", 1)[1]) for name in saved)
@@ -70,8 +68,7 @@ def test_a_monitored_session_saves_every_few_steps_with_the_tables_of_that_step(
     support.assert_same_tables(dict(zip(keys.tolist(), values)), rows)
 
 
-def test_a_singular_monitored_session_without_checkpoints_trains(graph, mx):
-    mx()
+def test_a_singular_monitored_session_without_checkpoints_trains(graph, dynamic):
     ids, update, _, raw = build()
     with tf.compat.v1.train.SingularMonitoredSession() as sess:
         sess.run(update, {ids: [1, 2]})

@@ -69,9 +69,8 @@ def test_graphs_without_tables_to_save_are_tensorflows_own(graph, session, dynam
             assert os.path.exists(checkpoints()[at](dense=dense).save(place + "/n") + ".index")
 
 
-def test_a_warm_start_by_hand_brings_the_tables(graph, session, mx, place):
+def test_a_warm_start_by_hand_brings_the_tables(graph, session, dynamic, place):
     """tf.train.warm_start took the variables and left the tables as they were."""
-    mx()
     raw = support.Raw.of(table())
     sess = session()
     tf.compat.v1.train.get_or_create_global_step()

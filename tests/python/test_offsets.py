@@ -97,30 +97,28 @@ def test_a_step_whose_table_was_replaced_after_its_lookup_is_aborted(graph, sess
 
 
 @pytest.mark.parametrize("kind", ["restore", "clear"])
-def test_a_claimed_batch_whose_table_was_replaced_is_aborted(tmp_path, kind):
+@support.run_by(cases.alike, moves=1)
+def test_a_claimed_batch_whose_table_was_replaced_is_aborted(run, tmp_path, kind):
     """As above, where the input pipeline has looked the keys up."""
-    def script(run):
-        data = tf.data.Dataset.from_tensor_slices({
-            "ids": np.array([[20, 10], [20, 20], [20, 10]], np.int64), "replace": [False, True, False]})
-        iterator = cases.initializable(data)
-        batch = iterator.get_next()
-        table = run.table(dim=DIM)
-        raw = support.Raw.of(table)
-        found = run.lookup(table, batch["ids"])
-        disturb = replace(kind, raw, tmp_path)
-        embedding = between(found, lambda: [tf.cond(
-            batch["replace"], lambda: tf.group(*disturb()), tf.no_op)])
-        step = optimizer().minimize(tf.reduce_sum(embedding), var_list=[table.variable])
-        sess = run.begin(iterator)
+    data = tf.data.Dataset.from_tensor_slices({
+        "ids": np.array([[20, 10], [20, 20], [20, 10]], np.int64), "replace": [False, True, False]})
+    iterator = cases.initializable(data)
+    batch = iterator.get_next()
+    table = run.table(dim=DIM)
+    raw = support.Raw.of(table)
+    found = run.lookup(table, batch["ids"])
+    disturb = replace(kind, raw, tmp_path)
+    embedding = between(found, lambda: [tf.cond(
+        batch["replace"], lambda: tf.group(*disturb()), tf.no_op)])
+    step = optimizer().minimize(tf.reduce_sum(embedding), var_list=[table.variable])
+    sess = run.begin(iterator)
+    sess.run(step)
+    with pytest.raises(tf.errors.AbortedError, match="replaced"):
         sess.run(step)
-        with pytest.raises(tf.errors.AbortedError, match="replaced"):
-            sess.run(step)
-        support.assert_same_tables(raw.rows(sess), {10: np.zeros(DIM), 20: np.zeros(DIM)})
-        sess.run(step)
-        run.contents(sess)
-        support.assert_same_tables(raw.rows(sess), {10: np.full(DIM, -1), 20: np.full(DIM, -1)})
-
-    cases.alike(script, moves=1)
+    support.assert_same_tables(raw.rows(sess), {10: np.zeros(DIM), 20: np.zeros(DIM)})
+    sess.run(step)
+    run.contents(sess)
+    support.assert_same_tables(raw.rows(sess), {10: np.full(DIM, -1), 20: np.full(DIM, -1)})
 
 
 def test_a_monitored_session_recovers_from_a_replaced_table(graph, dynamic, tmp_path):

@@ -106,8 +106,7 @@ def test_ops_that_feed_a_queue_say_what_to_do_instead(graph, name):
                                                   emb_name=["t"], timestamp=False)
 
 
-def test_host_data_are_the_tables_of_the_present_session(mx, session, tmp_path):
-    mx()
+def test_host_data_are_the_tables_of_the_present_session(dynamic, session, tmp_path):
     manager = ConfigInitializer.get_instance().hybrid_manager_config
     table = support.make_table("host_data", 4, 10, tf.compat.v1.random_normal_initializer(seed=3))
     keys = tf.compat.v1.placeholder(tf.int64, [None])

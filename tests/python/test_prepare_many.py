@@ -115,63 +115,57 @@ def test_a_full_table_is_an_error_of_its_own_step_that_names_it_and_no_other_tab
     assert kind == "ResourceExhaustedError" and "on table 'small'" in text, text
 
 
-def test_training_and_evaluation_have_each_their_own_iterator():
-    def script(run):
-        iterators = [cases.initializable(dataset(seed=seed)) for seed in (0, 1)]
-        batches = [iterator.get_next() for iterator in iterators]
-        trained = Trained(run, batches[0])
-        looked = [run.lookup(trained.tables[name], batches[1][column], is_train=False)
-                  for name, column in (("one", "a"), ("two", "b"), ("five", "e"))]
-        run.modify()
-        sess = run.session()
-        for _ in range(2):
-            for at, iterator in enumerate(iterators):
-                run.start(sess, iterator, at == 0, own=True)
-            for _ in range(6):
-                run.step(sess, trained.seen)
-                run.step(sess, looked, label="evaluation")
-        run.contents(sess)
-
-    cases.alike(script, moves=9)
+@support.run_by(cases.alike, moves=9)
+def test_training_and_evaluation_have_each_their_own_iterator(run):
+    iterators = [cases.initializable(dataset(seed=seed)) for seed in (0, 1)]
+    batches = [iterator.get_next() for iterator in iterators]
+    trained = Trained(run, batches[0])
+    looked = [run.lookup(trained.tables[name], batches[1][column], is_train=False)
+              for name, column in (("one", "a"), ("two", "b"), ("five", "e"))]
+    run.modify()
+    sess = run.session()
+    for _ in range(2):
+        for at, iterator in enumerate(iterators):
+            run.start(sess, iterator, at == 0, own=True)
+        for _ in range(6):
+            run.step(sess, trained.seen)
+            run.step(sess, looked, label="evaluation")
+    run.contents(sess)
 
 
-def test_ids_that_leave_nothing_and_batches_that_differ_in_length_are_prepared():
-    def script(run):
-        iterator = cases.initializable(dataset(45, batch=7))
-        batch = iterator.get_next()
-        ids = [batch["a"], tf.boolean_mask(batch["b"], batch["b"] > 200), tf.boolean_mask(batch["b"], batch["b"] > 10 ** 6),
-               batch["a"][0, 0], batch["c"]]
-        model = cases.Model(run, [run.lookup(run.table("table_%d" % at, 2), one) for at, one in enumerate(ids)],
-                            batch["label"])
-        sess = run.begin(iterator)
-        assert run.finish(sess, model.seen) == 7
-
-    cases.alike(script, moves=5)
+@support.run_by(cases.alike, moves=5)
+def test_ids_that_leave_nothing_and_batches_that_differ_in_length_are_prepared(run):
+    iterator = cases.initializable(dataset(45, batch=7))
+    batch = iterator.get_next()
+    ids = [batch["a"], tf.boolean_mask(batch["b"], batch["b"] > 200), tf.boolean_mask(batch["b"], batch["b"] > 10 ** 6),
+           batch["a"][0, 0], batch["c"]]
+    model = cases.Model(run, [run.lookup(run.table("table_%d" % at, 2), one) for at, one in enumerate(ids)],
+                        batch["label"])
+    sess = run.begin(iterator)
+    assert run.finish(sess, model.seen) == 7
 
 
-def test_tables_with_rows_on_disk_and_in_memory_are_prepared_together(tmp_path):
-    def script(run):
-        iterator = cases.initializable(dataset(96, keys=300, batch=4).repeat(2))
-        batch = iterator.get_next()
-        made = []
-        for at, column in enumerate(("a", "b", "c", "a")):
-            rows = {}
-            if at < 3:
-                (tmp_path / ("%s_%d" % (run.form, at))).mkdir()
-                rows = dict(device_vocabulary_size=20, host_vocabulary_size=20, ssd_vocabulary_size=600,
-                            ssd_data_path=str(tmp_path / ("%s_%d" % (run.form, at))))
-            name = "table_%d" % at
-            table = _on_disk(run, name, rows) if rows else run.table(name, 3)
-            made.append(run.lookup(table, batch[column]))
-        model = cases.Model(run, made, batch["label"])
-        run.modify()
-        if run.form == AHEAD:
-            assert prepared() == [[("MxRecPrepare of many", 4)]]
-        sess = run.begin(iterator)
-        assert run.epoch(sess, model.seen) == 48
-        run.contents(sess, ["LazyAdam_momentum"])
-
-    cases.alike(script, moves=4)
+@support.run_by(cases.alike, moves=4)
+def test_tables_with_rows_on_disk_and_in_memory_are_prepared_together(run, tmp_path):
+    iterator = cases.initializable(dataset(96, keys=300, batch=4).repeat(2))
+    batch = iterator.get_next()
+    made = []
+    for at, column in enumerate(("a", "b", "c", "a")):
+        rows = {}
+        if at < 3:
+            (tmp_path / ("%s_%d" % (run.form, at))).mkdir()
+            rows = dict(device_vocabulary_size=20, host_vocabulary_size=20, ssd_vocabulary_size=600,
+                        ssd_data_path=str(tmp_path / ("%s_%d" % (run.form, at))))
+        name = "table_%d" % at
+        table = _on_disk(run, name, rows) if rows else run.table(name, 3)
+        made.append(run.lookup(table, batch[column]))
+    model = cases.Model(run, made, batch["label"])
+    run.modify()
+    if run.form == AHEAD:
+        assert prepared() == [[("MxRecPrepare of many", 4)]]
+    sess = run.begin(iterator)
+    assert run.epoch(sess, model.seen) == 48
+    run.contents(sess, ["LazyAdam_momentum"])
 
 
 def _on_disk(run, name, rows):
@@ -181,21 +175,19 @@ def _on_disk(run, name, rows):
     return run.tables[name]
 
 
-def test_the_steps_of_many_sessions_at_once_are_those_of_each_alone():
-    def script(run):
-        iterator = cases.initializable(dataset(64))
-        trained = Trained(run, iterator.get_next())
-        run.modify()
-        sessions = [run.session() for _ in range(3)]
+@support.run_by(cases.alike, moves=6, forms=(STEP, AHEAD))
+def test_the_steps_of_many_sessions_at_once_are_those_of_each_alone(run):
+    iterator = cases.initializable(dataset(64))
+    trained = Trained(run, iterator.get_next())
+    run.modify()
+    sessions = [run.session() for _ in range(3)]
+    for sess in sessions:
+        run.start(sess, iterator)
+    for _ in range(8):
         for sess in sessions:
-            run.start(sess, iterator)
-        for _ in range(8):
-            for sess in sessions:
-                run.step(sess, trained.seen[:2])
-        for sess in sessions:
-            run.contents(sess)
-
-    cases.alike(script, moves=6, forms=(STEP, AHEAD))
+            run.step(sess, trained.seen[:2])
+    for sess in sessions:
+        run.contents(sess)
 
 
 @pytest.mark.parametrize("limit", [0, 4])

@@ -56,8 +56,7 @@ def assert_same(mine, theirs):
 
 
 @pytest.mark.parametrize("case", EACH, ids=ids_of(EACH))
-def test_each_optimizer_resumes_in_a_new_graph(mx, graph, session, place, case):
-    mx()
+def test_each_optimizer_resumes_in_a_new_graph(dynamic, graph, session, place, case):
     trained = Trained(case)
     whole = support.started(session())
     trained.train(whole, 0, 7)
@@ -178,8 +177,7 @@ def test_a_session_resumes_in_a_new_process_with_its_pipeline_ahead(place, form)
 
 
 @pytest.mark.parametrize("form", estimator_cases.FORMS)
-def test_an_estimator_resumes_from_its_directory(mx, graph, place, form):
-    mx()
+def test_an_estimator_resumes_from_its_directory(dynamic, graph, place, form):
     data = estimator_cases.samples(16 * 12)
     whole = estimator_cases.Case(form, place + "/whole")
     whole.train(data, steps=12)
@@ -199,8 +197,7 @@ def first_half(data, first):
 
 
 @pytest.mark.long
-def test_train_and_evaluate_resumes(mx, graph, place):
-    mx()
+def test_train_and_evaluate_resumes(dynamic, graph, place):
     data = estimator_cases.samples(16 * 12)
 
     def run(directory, part, steps):

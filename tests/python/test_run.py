@@ -286,11 +286,8 @@ def test_each_setting_of_stock_tables_is_an_option():
     assert {one.name for one in _SETTINGS} == set(StockTables._fields) | {"graph_pass", "children"}
 
 
-def test_what_tables_held_is_known_after_their_sessions_and_the_most_of_one_name(mx):
+def test_what_tables_held_is_known_after_their_sessions_and_the_most_of_one_name(v1):
     from mx_rec import plugin
-
-    v1 = tf.compat.v1
-    mx(stock_tables=".*")
 
     def trained(ids, close):
         with tf.Graph().as_default():

@@ -357,6 +357,7 @@ with tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(intra_op_parallelism_t
 """
 
 
+@pytest.mark.long
 def test_train_save_and_resume_in_a_new_process_is_training_without_a_stop(place):
     """Tables, slots, Adam powers and dense variables of all five optimizers, bit for bit."""
     def run(*arguments):

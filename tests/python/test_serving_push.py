@@ -259,10 +259,9 @@ def test_pooled_and_grouped_lookups_see_updates(start):
 
 
 @pytest.mark.long
-def test_an_estimator_exports_a_model_that_takes_updates(mx, place):
+def test_an_estimator_exports_a_model_that_takes_updates(dynamic, place):
     import estimator_cases
 
-    mx()
     case = estimator_cases.Case("ahead", place + "/model")
     case.train(steps=6)
     features, labels = estimator_cases.samples(40, seed=3, users=2 * estimator_cases.USERS)
@@ -289,8 +288,7 @@ def test_an_estimator_exports_a_model_that_takes_updates(mx, place):
 
 
 @pytest.mark.long
-def test_numbers_that_the_form_of_rows_cannot_store_are_refused_before_anything_changes(mx, session, place):
-    mx()
+def test_numbers_that_the_form_of_rows_cannot_store_are_refused_before_anything_changes(dynamic, session, place):
     training = serving.Training(place, session())
     training.write(np.arange(10))
     directory = training.export(rows_as="int8")
@@ -354,8 +352,7 @@ def test_readers_beside_pushes_see_whole_rows_of_their_keys(mx, session, place):
     served.close()
 
 
-def test_options_that_do_not_fit_are_refused(mx, session, place):
-    mx()
+def test_options_that_do_not_fit_are_refused(dynamic, session, place):
     training = serving.Training(place, session())
     for options, text in (({"spare_rows": 5}, "needs updates=True"), ({"spare_rows": -1, "updates": True}, "at least 0"),
                           ({"spare_rows": {"nobody": 1}, "updates": True}, "'nobody'"),

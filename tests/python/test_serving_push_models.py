@@ -16,9 +16,8 @@ from mx_rec.util.stock_tables import StockTables
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted(cases.CASES))
-def test_every_lookup_sees_updates(mx, session, place, name):
+def test_every_lookup_sees_updates(dynamic, session, place, name):
     """Also in branches and loops, with default rows, and of tables that had no row when they were exported."""
-    mx()
     model = cases.CASES[name](tf)
     tf.compat.v1.get_variable("saved_too", initializer=1.0)
     sess = support.started(session())

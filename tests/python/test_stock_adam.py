@@ -65,8 +65,7 @@ both = pytest.mark.parametrize("use_resource", [False, True], ids=["reference", 
 @both
 @pytest.mark.parametrize("rows_of, clip", [(plain, None), (pooled, None), (plain, clipped)],
                          ids=["plain", "pooled", "clipped"])
-def test_the_lazy_adam_of_contrib_gives_its_numbers_with_its_moments_in_the_rows(mx, use_resource, rows_of, clip):
-    mx(stock_tables=".*")
+def test_the_lazy_adam_of_contrib_gives_its_numbers_with_its_moments_in_the_rows(v1, use_resource, rows_of, clip):
     lazy = cases.optimizers()["lazy_adam"]
     plans = cases.expect_equal(build(lazy, use_resource, rows_of, clip), ["v", "w"])
     assert [slot.name for slot in plans["w"].slots] == ["LazyAdam_momentum", "LazyAdam_velocity"]
@@ -120,8 +119,7 @@ family = pytest.mark.parametrize("case", FAMILY, ids=name_of)
 @family
 @pytest.mark.parametrize("rows_of, clip", [(plain, None), (pooled, None), (twice, None), (plain, clipped)],
                          ids=["plain", "pooled", "twice", "clipped"])
-def test_adam_and_its_like_give_their_numbers_with_their_moments_in_the_rows(mx, case, rows_of, clip):
-    mx(stock_tables=".*")
+def test_adam_and_its_like_give_their_numbers_with_their_moments_in_the_rows(v1, case, rows_of, clip):
     plans = cases.expect_equal(build(*case, rows_of, clip), ["v", "w"],
                                stock=build(*case, rows_of, clip, is_ordered=case[0] is adamw))
     kind = KINDS[case[0]]
@@ -238,8 +236,7 @@ def test_losses_and_rows_are_those_of_tensorflow_over_many_skewed_batches_and_th
 
 
 @pytest.mark.parametrize("make", [adam, adamw, keras_nadam])
-def test_a_restore_of_an_earlier_step_gives_the_losses_again_with_all_their_bits(mx, graph, tmp_path, make):
-    mx(stock_tables=".*")
+def test_a_restore_of_an_earlier_step_gives_the_losses_again_with_all_their_bits(v1, graph, tmp_path, make):
     ids, labels = v1.placeholder(tf.int64, [None, 3]), v1.placeholder(tf.float32, [None])
     loss, train, _ = build(make, True, plain)(ids, labels)
     support.keep_variables()
@@ -272,9 +269,7 @@ def test_a_moment_that_something_else_reads_keeps_the_variable(mx, graph, name, 
         assert sess.run(norm) > 0
 
 
-def test_adam_with_amsgrad_keeps_its_variables_and_the_log_names_it(mx):
-    mx(stock_tables=".*")
-
+def test_adam_with_amsgrad_keeps_its_variables_and_the_log_names_it(v1):
     def amsgrad():
         return tf.keras.optimizers.Adam(0.02, amsgrad=True)
 
@@ -472,9 +467,8 @@ class Sequences:
         return self.session.run([self.seen, self.train], {self.ids: ids, self.labels: labels})[0]
 
 
-def test_a_step_from_the_same_state_computes_the_same_bits_and_rounds_the_new_rows_alone_otherwise(mx):
+def test_a_step_from_the_same_state_computes_the_same_bits_and_rounds_the_new_rows_alone_otherwise(v1):
     """Losses of a program went ten times as far from those on variables as after a change of last bits."""
-    mx(stock_tables=".*")
     tables, variables = Sequences(True), Sequences(False)
     for ids, labels in cases.batches(12):
         before = tables.state()

@@ -124,8 +124,7 @@ def numbers(start, use_resource, optimizer, is_converted, checkpoint=None, resto
 
 @both
 @pytest.mark.parametrize("start", STARTS, ids=lambda one: one.__name__)
-def test_a_table_starts_with_the_value_of_its_variable(mx, start, use_resource):
-    mx(stock_tables=".*")
+def test_a_table_starts_with_the_value_of_its_variable(v1, start, use_resource):
     optimizer = {constant: "adam", fed_initializer: "momentum", of_a_variable: "sgd"}.get(start, "adagrad")
     stock, tables = [numbers(start, use_resource, optimizer, is_converted) for is_converted in (False, True)]
     np.testing.assert_array_equal(tables[0], array())
@@ -134,8 +133,7 @@ def test_a_table_starts_with_the_value_of_its_variable(mx, start, use_resource):
 
 
 @pytest.mark.parametrize("start", [constant, assigned], ids=lambda one: one.__name__)
-def test_such_tables_go_on_as_variables_and_back(mx, start, tmp_path):
-    mx(stock_tables=".*")
+def test_such_tables_go_on_as_variables_and_back(v1, start, tmp_path):
     paths = [str(tmp_path / name) for name in ("stock", "tables")]
     for is_converted, path in zip((False, True), paths):
         numbers(start, True, "adagrad", is_converted, path)
@@ -145,8 +143,7 @@ def test_such_tables_go_on_as_variables_and_back(mx, start, tmp_path):
             np.testing.assert_allclose(one, wanted, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
 
 
-def test_a_value_of_its_own_distribution_is_drawn_by_tensorflow(mx, graph):
-    mx(stock_tables=".*")
+def test_a_value_of_its_own_distribution_is_drawn_by_tensorflow(v1, graph):
     w = get(True, shape=SHAPE, initializer=v1.orthogonal_initializer())
     v1.train.AdagradOptimizer(0.1).minimize(v1.reduce_sum(v1.gather(w, [1])))
     assert plan_of(graph).converts
@@ -156,9 +153,8 @@ def test_a_value_of_its_own_distribution_is_drawn_by_tensorflow(mx, graph):
 
 
 @both
-def test_a_variable_that_is_not_initialized_says_so_until_it_is(mx, graph, use_resource):
+def test_a_variable_that_is_not_initialized_says_so_until_it_is(v1, graph, use_resource):
     """Keras and MonitoredSession run the initializers of variables that say so."""
-    mx(stock_tables=".*")
     started, ids, labels, loss, train = graph_of(constant, use_resource, "adagrad")
     missing = v1.report_uninitialized_variables([started.variable])
     state = v1.is_variable_initialized(started.variable)
@@ -171,9 +167,7 @@ def test_a_variable_that_is_not_initialized_says_so_until_it_is(mx, graph, use_r
 
 
 @pytest.mark.parametrize("how", ["monitored", "hook"])
-def test_a_monitored_session_starts_it(mx, graph, how, tmp_path):
-    mx(stock_tables=".*")
-
+def test_a_monitored_session_starts_it(v1, graph, how, tmp_path):
     class Sets(tf.estimator.SessionRunHook):
         def after_create_session(self, session, coord):
             if started.sets:

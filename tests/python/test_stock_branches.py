@@ -116,16 +116,14 @@ def test_rows_of_branches_have_the_numbers_of_the_variable(mx, rows_of, use_reso
 
 
 @both
-def test_parts_of_branches_are_tables(mx, use_resource):
-    mx(stock_tables=".*")
+def test_parts_of_branches_are_tables(v1, use_resource):
     cases.expect_equal(build(partitioned, cases.optimizers()["adagrad"], use_resource),
                        ["p/part_0", "p/part_1", "v", "w"], STEPS)
 
 
 @both
 @pytest.mark.parametrize("name", ["sgd", "adam", "clipped"])
-def test_optimizers_that_leave_rows_without_a_gradient(mx, name, use_resource):
-    mx(stock_tables=".*")
+def test_optimizers_that_leave_rows_without_a_gradient(v1, name, use_resource):
     optimizer = adam if name == "adam" else cases.optimizers()["sgd" if name == "sgd" else "adagrad"]
     rows_of = one_branch if name == "adam" else and_outside
     cases.expect_equal(build(rows_of, optimizer, use_resource, name == "clipped"), ["v", "w"], STEPS)
@@ -133,9 +131,8 @@ def test_optimizers_that_leave_rows_without_a_gradient(mx, name, use_resource):
 
 @both
 @pytest.mark.parametrize("name", ["momentum", "ftrl", "lazy_adam", "rmsprop"])
-def test_optimizers_that_move_rows_by_gradients_of_zeros_keep_the_variable(mx, name, use_resource):
+def test_optimizers_that_move_rows_by_gradients_of_zeros_keep_the_variable(v1, name, use_resource):
     """TensorFlow gives all rows a gradient of zeros where their branch is not taken."""
-    mx(stock_tables=".*")
     plans = cases.expect_equal(build(one_branch, cases.optimizers()[name], use_resource), ["v"], STEPS)
     assert "branch" in plans["w"].reason and name in plans["w"].reason, plans["w"].reason
 
@@ -151,9 +148,8 @@ def variable(use_resource):
 
 
 @both
-def test_rows_are_those_that_branches_looked_up(mx, graph, use_resource):
+def test_rows_are_those_that_branches_looked_up(v1, graph, use_resource):
     """No row is made for the zeros of a branch that is not taken, whatever comes before and after it."""
-    mx(stock_tables=".*")
     ids, taken = v1.placeholder(tf.int64, [None, 3]), v1.placeholder(tf.bool, [])
     w = variable(use_resource)
     rows = v1.cond(taken, lambda: total(w, ids), lambda: zeros(ids))
@@ -177,8 +173,7 @@ def test_rows_are_those_that_branches_looked_up(mx, graph, use_resource):
 
 
 @both
-def test_a_graph_that_evaluates_finds_rows_in_its_branches(mx, graph, use_resource):
-    mx(stock_tables=".*")
+def test_a_graph_that_evaluates_finds_rows_in_its_branches(v1, graph, use_resource):
     taken = v1.placeholder(tf.bool, [])
     w = v1.get_variable("w", [cases.ROWS, cases.DIM], use_resource=use_resource, initializer=v1.ones_initializer())
     rows = v1.cond(taken, lambda: tf.nn.embedding_lookup(w, [3]), lambda: 2.0 * tf.nn.embedding_lookup(w, [3, 4]))
@@ -189,8 +184,7 @@ def test_a_graph_that_evaluates_finds_rows_in_its_branches(mx, graph, use_resour
 
 
 @both
-def test_a_checkpoint_of_branches_goes_on_as_variables_and_back(mx, tmp_path, use_resource):
-    mx(stock_tables=".*")
+def test_a_checkpoint_of_branches_goes_on_as_variables_and_back(v1, tmp_path, use_resource):
     paths = {form: str(tmp_path / form) for form in ("stock", "tables")}
 
     def trained(form, restored):
@@ -293,8 +287,7 @@ def test_a_summary_that_reads_all_rows_in_a_branch_keeps_no_table_from_counting(
     assert converted_to(graph).converts
 
 
-def test_branches_of_control_flow_v2_keep_the_variable(mx, graph):
-    mx(stock_tables=".*")
+def test_branches_of_control_flow_v2_keep_the_variable(v1, graph):
     was_on = v1.control_flow_v2_enabled()
     v1.enable_control_flow_v2()
     try:

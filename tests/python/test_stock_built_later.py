@@ -9,6 +9,8 @@ import support
 from mx_rec.stock.select import convert_graph
 from mx_rec.util.stock_tables import StockTables
 
+v1 = tf.compat.v1
+
 KINDS = pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 IDS = np.array([3, 3, 7, 0])
 START = cases.start()
@@ -346,7 +348,6 @@ def test_a_saver_under_another_name_has_the_variable(v1, use_resource, name, tmp
 @KINDS
 def test_rows_that_are_set_count_as_admitted(mx, use_resource):
     """Keys without a row are zeros until they are admitted; what is set is there at once, and training goes on from it."""
-    v1 = tf.compat.v1
     import test_stock_admission as admissions
 
     admissions.admission(mx, 3)
@@ -385,7 +386,6 @@ def of_hash(v1, w, ids):
 @pytest.mark.parametrize("look_up", [of_hash, lambda v1, w, ids: v1.gather(w, ids)], ids=["hash", "identity"])
 def test_ids_without_limits_are_no_rows_of_the_variable_unless_they_are_its_own(mx, graph, look_up):
     """A gather by buckets would have found the rows of other ids."""
-    v1 = tf.compat.v1
     mx(stock_tables=StockTables(least_rows=1, unlimited_ids=True))
     w = v1.get_variable("w", START.shape, initializer=v1.constant_initializer(0.25))
     ids = v1.placeholder(tf.int64, [None])
@@ -458,10 +458,8 @@ def test_tables_on_parameter_servers_are_read_and_refuse_to_be_set(parts):
 
 
 @KINDS
-def test_what_an_assignment_of_before_is_made_of_may_be_fed(mx, use_resource):
+def test_what_an_assignment_of_before_is_made_of_may_be_fed(v1, use_resource):
     """It is read in a loop, whose end does not depend on it as data, and counted as what nothing reads any more."""
-    v1 = tf.compat.v1
-    mx(stock_tables=".*")
     with tf.Graph().as_default() as graph, support.new_session() as session:
         w = v1.get_variable("w", START.shape, initializer=v1.zeros_initializer(), use_resource=use_resource)
         scale = tf.constant(1.0)

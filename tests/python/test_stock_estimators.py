@@ -266,8 +266,7 @@ def test_an_estimator_names_and_gives_variables_that_are_tables(mx, tmp_path):
 
 
 @pytest.mark.long
-def test_an_exported_model_has_variables_and_the_same_predictions(mx, tmp_path, trained):
-    mx(stock_tables=".*")
+def test_an_exported_model_has_variables_and_the_same_predictions(v1, tmp_path, trained):
     made = estimator("both", trained[0])
     categorical, dense = columns(COLUMNS, tmp_path)
     parse = tf.feature_column.make_parse_example_spec(categorical + dense)
@@ -299,8 +298,7 @@ def test_an_exported_model_has_variables_and_the_same_predictions(mx, tmp_path, 
 
 
 @pytest.mark.long
-def test_train_and_evaluate_keeps_the_newest_checkpoints(mx, tmp_path):
-    mx(stock_tables=".*")
+def test_train_and_evaluate_keeps_the_newest_checkpoints(v1, tmp_path):
     made = estimator("dnn", tmp_path / "model", ("hash", "bags"), save_checkpoints_steps=5, keep_checkpoint_max=2)
     best = tf.estimator.BestExporter(
         serving_input_receiver_fn=tf.estimator.export.build_raw_serving_input_receiver_fn(

@@ -16,13 +16,6 @@ from mx_rec.stock.convert import converted
 from mx_rec.stock.select import convert_graph
 
 
-@pytest.fixture
-def v1(mx, graph):
-    """tf.compat.v1, with mx_rec and a fresh graph."""
-    mx(stock_tables=".*")
-    return tf.compat.v1
-
-
 both = pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 
 
@@ -79,9 +72,7 @@ def test_gathers_that_the_script_holds_give_the_rows_of_their_own_variable(mx, u
 
 @both
 @pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "momentum", "lazy_adam", "adam", "rmsprop", "centered_rmsprop"])
-def test_lookups_and_updates_of_several_variables_are_one_op_each(mx, optimizer, use_resource):
-    v1 = tf.compat.v1
-    mx(stock_tables=".*")
+def test_lookups_and_updates_of_several_variables_are_one_op_each(v1, optimizer, use_resource):
     seen = []
 
     def build(ids, labels):
@@ -107,10 +98,8 @@ def test_lookups_and_updates_of_several_variables_are_one_op_each(mx, optimizer,
 
 @both
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam", "lazy_adam"])
-def test_updates_that_wait_for_batch_normalization_are_one_op(mx, optimizer, use_resource):
+def test_updates_that_wait_for_batch_normalization_are_one_op(v1, optimizer, use_resource):
     """The op that tf.group makes of the ops of Adam waits for the moving averages as well: each update was an op."""
-    v1 = tf.compat.v1
-    mx(stock_tables=".*")
     seen = []
 
     def build(ids, labels):
@@ -128,10 +117,8 @@ def test_updates_that_wait_for_batch_normalization_are_one_op(mx, optimizer, use
 
 @both
 @pytest.mark.parametrize("optimizer, max_norm", [("adam", None), ("ftrl", 0.4), ("momentum", None)])
-def test_bags_that_nothing_fills_are_pooled_where_they_are_read(mx, optimizer, max_norm, use_resource):
+def test_bags_that_nothing_fills_are_pooled_where_they_are_read(v1, optimizer, max_norm, use_resource):
     """tf.nn.embedding_lookup_sparse: a bag without ids is zeros, and there is none behind the last id."""
-    v1 = tf.compat.v1
-    mx(stock_tables=".*")
     seen = []
 
     def build(ids, labels):
@@ -154,10 +141,8 @@ def test_bags_that_nothing_fills_are_pooled_where_they_are_read(mx, optimizer, m
 
 @both
 @pytest.mark.parametrize("columns", [1, 3, None, "int32"])
-def test_bags_are_told_by_the_first_column_of_any_matrix(mx, columns, use_resource):
+def test_bags_are_told_by_the_first_column_of_any_matrix(v1, columns, use_resource):
     """TensorFlow reads no other: sparse ids of one and of three dimensions, of unknown ones, and rows by hand."""
-    v1 = tf.compat.v1
-    mx(stock_tables=".*")
 
     def build(ids, labels):
         made, = variables(v1, use_resource, 1)
@@ -191,10 +176,8 @@ def scaled(pairs):
     (list, "sparse", "adam", False), (list, "twice", "sgd", False), (list, "rows", "sgd", True),
     (list, "reshaped", "adam", True), (clipped, "rows", "adam", False), (clipped, "twice", "adam", True),
     (clipped, "sparse", "adam", True), (scaled, "reshaped", "sgd", True), (scaled, "sparse", "sgd", False)])
-def test_gradients_that_something_changes_take_the_rows_of_their_lookups(mx, change, lookup, optimizer, use_resource):
+def test_gradients_that_something_changes_take_the_rows_of_their_lookups(v1, change, lookup, optimizer, use_resource):
     """Each variable had an update of its own, which looked its ids up again."""
-    v1 = tf.compat.v1
-    mx(stock_tables=".*")
     seen = []
 
     def rows_of(variable, ids):
@@ -220,10 +203,8 @@ def test_gradients_that_something_changes_take_the_rows_of_their_lookups(mx, cha
 
 @both
 @pytest.mark.parametrize("optimizer", ["adagrad", "sgd"])
-def test_variables_of_one_and_of_three_dimensions_share_the_ops_of_matrices(mx, optimizer, use_resource):
+def test_variables_of_one_and_of_three_dimensions_share_the_ops_of_matrices(v1, optimizer, use_resource):
     """Such as biases of users and items: each looked its ids up again, for an update of its own."""
-    v1 = tf.compat.v1
-    mx(stock_tables=".*")
     seen = []
 
     def build(ids, labels):
@@ -280,10 +261,8 @@ def test_what_waits_for_an_update_and_for_another_op_waits_for_both(v1, graph, u
 
 
 @both
-def test_parts_of_a_model_with_other_optimizers_find_their_rows_by_one_op(mx, use_resource):
+def test_parts_of_a_model_with_other_optimizers_find_their_rows_by_one_op(v1, use_resource):
     """FTRL touches the first row for a bag without ids, Adagrad does not: their bags are two ops."""
-    v1 = tf.compat.v1
-    mx(stock_tables=".*")
     seen = []
 
     def build(ids, labels):
@@ -349,8 +328,7 @@ def test_an_update_after_another_is_not_together_with_it(v1, graph, use_resource
     init = v1.global_variables_initializer()
     assert sum(plan.converts for plan in convert_graph(graph, True)) == 2
     assert not [form for form in update_forms(train) if form[2] > 1]
-    with support.new_session() as sess:
-        sess.run(init)
+    with support.started(support.new_session(), init) as sess:
         sess.run(train)
 
 
@@ -372,8 +350,7 @@ def test_an_update_that_waits_for_the_op_of_another_waits_for_that_of_its_table(
                                                              grad.dense_shape), variable)])
     init = v1.global_variables_initializer()
     assert sum(plan.converts for plan in convert_graph(graph, True)) == 2
-    with support.new_session() as sess:
-        sess.run(init)
+    with support.started(support.new_session(), init) as sess:
         sess.run(train)
     above, waiting = set(), [train]
     while waiting:
@@ -387,9 +364,8 @@ def test_an_update_that_waits_for_the_op_of_another_waits_for_that_of_its_table(
 
 @both
 @pytest.mark.parametrize("optimizer", ["adagrad", "ftrl"])
-def test_sparse_ids_in_any_order_train_as_in_tensorflow(mx, optimizer, use_resource):
+def test_sparse_ids_in_any_order_train_as_in_tensorflow(v1, optimizer, use_resource):
     """SparseFillEmptyRows sorts; the op that took its place said that rows have to ascend."""
-    mx(stock_tables=".*")
 
     def build(ids, labels):
         made, = variables(tf.compat.v1, use_resource, 1)
@@ -431,8 +407,7 @@ def test_slots_are_reset_by_an_initializer_made_after_the_conversion(v1, graph, 
     table, = converted(graph)
     slot = support.export(table.table.handle, "Adagrad_accumulator")
     rows = support.export(table.table.handle)
-    with support.new_session() as sess:
-        sess.run(init)
+    with support.started(support.new_session(), init) as sess:
         sess.run(train, {ids: [1, 2]})
         keys, before = sess.run(rows)
         assert keys.tolist() == [1, 2] and (sess.run(slot)[-1] == 1.5).all()
@@ -494,8 +469,7 @@ def test_a_training_op_that_runs_alone_trains_and_reads_its_own_variable_alone(v
     both_ops = tf.group(*trains)
     init = v1.global_variables_initializer()
     assert all(plan.pieces for plan in convert_graph(graph, True))
-    with support.new_session() as sess:
-        sess.run(init)
+    with support.started(support.new_session(), init) as sess:
         feeds = [{ids[0]: [[1, 2]]}, {ids[1]: [[3, 4]]}]
         before = [sess.run(loss, feed) for loss, feed in zip(losses, feeds)]
         sess.run(trains[0], feeds[0])
@@ -516,9 +490,7 @@ def pooled_model(v1, made, ids, optimizer=None):
     return pooled, (optimizer or v1.train.AdagradOptimizer(0.1)).minimize(loss)
 
 
-def test_a_run_of_one_of_several_bags_needs_its_own_placeholder_and_makes_no_other_row(mx, monkeypatch, tmp_path):
-    v1 = tf.compat.v1
-    mx(stock_tables=".*")
+def test_a_run_of_one_of_several_bags_needs_its_own_placeholder_and_makes_no_other_row(v1, monkeypatch, tmp_path):
     found = []
     for passes in (True, False):
         v1.reset_default_graph()
@@ -533,8 +505,7 @@ def test_a_run_of_one_of_several_bags_needs_its_own_placeholder_and_makes_no_oth
         sizes = [one.table for one in converted(graph)]
         feeds = [{one: [[1, 2], [0, at + 3]]} for at, one in enumerate(ids)]
         every = {one: value for feed in feeds for one, value in feed.items()}
-        with support.new_session() as sess:
-            sess.run(init)
+        with support.started(support.new_session(), init) as sess:
             rows = [sess.run(pooled[1], feeds[1])]
             assert [table.size() for table in sizes] == [0, 3, 0]
             rows += [sess.run([names[0], train], every)[0], sess.run(pooled[2], feeds[2]), *sess.run(pooled, every)]
@@ -572,9 +543,7 @@ def test_a_run_of_one_of_several_bags_needs_its_own_placeholder_and_makes_no_oth
 
 
 @both
-def test_bags_by_the_vectors_of_others_and_behind_a_control_dependency_stay_alone(mx, use_resource):
-    v1 = tf.compat.v1
-    mx(stock_tables=".*")
+def test_bags_by_the_vectors_of_others_and_behind_a_control_dependency_stay_alone(v1, use_resource):
     seen = []
 
     def build(ids, labels):
@@ -595,10 +564,8 @@ def test_bags_by_the_vectors_of_others_and_behind_a_control_dependency_stay_alon
 
 
 @pytest.mark.parametrize("how", ["as it is", "modified", "imported", "imported and modified", "passed and modified"])
-def test_bags_of_an_iterator_have_the_bits_of_ops_of_their_own_wherever_they_are_made(mx, monkeypatch, tmp_path, how):
+def test_bags_of_an_iterator_have_the_bits_of_ops_of_their_own_wherever_they_are_made(v1, monkeypatch, tmp_path, how):
     """Where bags end was computed in the step of a modified graph, and all that their ids are computed from with it."""
-    v1 = tf.compat.v1
-    mx(stock_tables=".*")
     path = str(tmp_path / "graph.meta")
 
     def trained(passes, how):
@@ -618,8 +585,7 @@ def test_bags_of_an_iterator_have_the_bits_of_ops_of_their_own_wherever_they_are
         for name, one in (("train", train), ("total", total), ("init", init)):
             v1.add_to_collection(name, one)
         if how != "modified" and "modified" in how or how == "imported":
-            with support.new_session() as sess:
-                sess.run(init)
+            with support.started(support.new_session(), init) as sess:
                 sess.run(train)
         if "imported" in how:
             v1.train.export_meta_graph(path)
@@ -628,8 +594,7 @@ def test_bags_of_an_iterator_have_the_bits_of_ops_of_their_own_wherever_they_are
             train, total, init = [v1.get_collection(name)[0] for name in ("train", "total", "init")]
         if "modified" in how:
             modify_graph_and_start_emb_cache()
-        with support.new_session() as sess:
-            sess.run(init)
+        with support.started(support.new_session(), init) as sess:
             return [sess.run([total, train])[0] for _ in range(8)], types_of(train)
 
     expected, plain = trained(False, "as it is")

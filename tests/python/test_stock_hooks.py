@@ -13,6 +13,8 @@ from mx_rec.graph.modifier import GraphModifierHook
 from mx_rec.stock.select import convert_graph
 from mx_rec.util import initialize
 
+v1 = tf.compat.v1
+
 NAMES = ("hash", "bags")
 
 
@@ -36,8 +38,7 @@ def test_graph_modification_moves_key_work_of_converted_lookups_and_keeps_the_nu
 
 
 @pytest.mark.long
-def test_early_stopping_reads_the_evaluations_of_converted_models(mx, tmp_path):
-    mx(stock_tables=".*")
+def test_early_stopping_reads_the_evaluations_of_converted_models(v1, tmp_path):
     made = estimators.estimator("dnn", tmp_path / "model", NAMES, save_checkpoints_steps=5)
     os.makedirs(made.eval_dir())
     limit = tf.estimator.experimental.stop_if_higher_hook(
@@ -51,7 +52,6 @@ def test_early_stopping_reads_the_evaluations_of_converted_models(mx, tmp_path):
 
 def test_a_script_that_sets_nothing_goes_on_in_a_session(mx, tmp_path):
     """Its Saver gets the rows and slots of tables as variables."""
-    v1 = tf.compat.v1
 
     def script(is_converted, steps, restored):
         with tf.Graph().as_default() as graph:
@@ -81,7 +81,6 @@ def test_a_script_that_sets_nothing_goes_on_in_a_session(mx, tmp_path):
 
 def test_an_evaluation_in_memory_has_the_rows_of_the_training(mx, tmp_path):
     """It takes what tf.get_collection lists from one graph to the other: tables were not in it, and it evaluated initial rows."""
-    v1 = tf.compat.v1
 
     def input_fn():
         ids = np.random.RandomState(1).zipf(1.3, [8, 20]) % 40
@@ -111,10 +110,8 @@ def test_an_evaluation_in_memory_has_the_rows_of_the_training(mx, tmp_path):
     np.testing.assert_allclose(seen[1], seen[0], rtol=1e-5)
 
 
-def test_collections_keep_variables_that_are_tables_and_a_saver_of_all_saves_tables(mx, tmp_path):
+def test_collections_keep_variables_that_are_tables_and_a_saver_of_all_saves_tables(v1, tmp_path):
     """A list of its own that a program keeps by tf.add_to_collection was empty behind the first run."""
-    v1 = tf.compat.v1
-    mx(stock_tables=".*")
     with tf.Graph().as_default(), support.new_session() as session:
         keys = [v1.GraphKeys.GLOBAL_VARIABLES, v1.GraphKeys.TRAINABLE_VARIABLES, v1.GraphKeys.MODEL_VARIABLES, "mine"]
         w = v1.get_variable("scope/w", [40, 3], initializer=v1.ones_initializer(), collections=keys)

@@ -28,52 +28,42 @@ def source(tmp_path):
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("optimizer", ["adagrad", "momentum", "ftrl"])
 @pytest.mark.parametrize("given", [{"old/users": "users", "old/items": "items"}, {"old/users": "users"}, {"old/items": "users", "old/w": "w"}])
-def test_a_variable_starts_with_that_of_another_model(said, source, tmp_path, resource, optimizer, given):
-
-    def program(is_on):
-        model = Model(resource, optimizer)
-        v1.train.init_from_checkpoint(source, given)
-        init = v1.global_variables_initializer()
-        with support.started(support.new_session(), init) as session:
-            yield model.all_rows(session)
-            yield model.trained(session, range(5))
-            path = v1.train.Saver().save(session, os.path.join(str(tmp_path), "on" if is_on else "off"))
-            session.run(init)
-            yield model.all_rows(session)
-            yield model.trained(session, range(5, 8))
-            v1.train.Saver().restore(session, path)
-            yield model.all_rows(session)
-            yield [len(session.run(v1.report_uninitialized_variables()))]
-
-    both(program)
-    assert not said()
+@support.run_by(both, "said")
+def test_a_variable_starts_with_that_of_another_model(is_on, source, tmp_path, resource, optimizer, given):
+    model = Model(resource, optimizer)
+    v1.train.init_from_checkpoint(source, given)
+    init = v1.global_variables_initializer()
+    with support.started(support.new_session(), init) as session:
+        yield model.all_rows(session)
+        yield model.trained(session, range(5))
+        path = v1.train.Saver().save(session, os.path.join(str(tmp_path), "on" if is_on else "off"))
+        session.run(init)
+        yield model.all_rows(session)
+        yield model.trained(session, range(5, 8))
+        v1.train.Saver().restore(session, path)
+        yield model.all_rows(session)
+        yield [len(session.run(v1.report_uninitialized_variables()))]
 
 
-def test_of_two_maps_the_last_one_counts(said, source):
-
-    def program(is_on):
-        model = Model()
-        v1.train.init_from_checkpoint(source, {"old/users": "users"})
-        v1.train.init_from_checkpoint(source, {"old/items": model.users})
-        with support.started(support.new_session()) as session:
-            yield model.all_rows(session)
-            yield model.trained(session, range(5))
-
-    both(program)
-    assert not said()
+@support.run_by(both, "said")
+def test_of_two_maps_the_last_one_counts(is_on, source):
+    model = Model()
+    v1.train.init_from_checkpoint(source, {"old/users": "users"})
+    v1.train.init_from_checkpoint(source, {"old/items": model.users})
+    with support.started(support.new_session()) as session:
+        yield model.all_rows(session)
+        yield model.trained(session, range(5))
 
 
-def test_an_initializer_that_was_made_before_does_not_start_so(said, source):
+@support.run_by(both, names=["items"])
+def test_an_initializer_that_was_made_before_does_not_start_so(is_on, said, source):
     """TensorFlow's own: it is that of the variable as it was made."""
-    def program(is_on):
-        model = Model()
-        init = v1.global_variables_initializer()
-        v1.train.init_from_checkpoint(source, {"old/users": "users"})
-        with support.started(support.new_session(), init) as session:
-            yield model.all_rows(session)
-            yield model.trained(session, range(5))
-
-    both(program, names=["items"])
+    model = Model()
+    init = v1.global_variables_initializer()
+    v1.train.init_from_checkpoint(source, {"old/users": "users"})
+    with support.started(support.new_session(), init) as session:
+        yield model.all_rows(session)
+        yield model.trained(session, range(5))
 
 
 @pytest.mark.long

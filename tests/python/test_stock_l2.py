@@ -322,8 +322,7 @@ def test_a_graph_that_evaluates_has_the_penalty_of_its_batch_and_makes_no_rows(m
         assert session.run(table.size()) == 0 if tf.is_tensor(table.size()) else table.size() == 0
 
 
-def test_by_default_it_stays_and_the_log_names_the_setting(mx, caplog):
-    mx(stock_tables=".*")
+def test_by_default_it_stays_and_the_log_names_the_setting(v1, caplog):
     tables = cases.run(build(cases.optimizers()["adagrad"], half), True, 3)
     assert "StockTables(l2='rows of the batch')" in tables.plans["w"].reason and not tables.plans["w"].converts
     written = cases.run(build(cases.optimizers()["adagrad"], half), False, 3)
@@ -491,8 +490,7 @@ def dense(optimizer, use_resource=False, clip=None, lookups=1):
 @pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "adam"])
 @pytest.mark.parametrize("lookups", [1, 2])
-def test_gradients_made_dense_give_tensorflows_numbers(mx, name, use_resource, lookups):
-    mx(stock_tables=".*")
+def test_gradients_made_dense_give_tensorflows_numbers(v1, name, use_resource, lookups):
     optimizer = adam if name == "adam" else cases.optimizers()[name]
     plans = cases.expect_equal(dense(optimizer, use_resource, lookups=lookups), ["w"], 30)
     assert "dense" not in plans["w"].reason
@@ -542,8 +540,7 @@ def test_ids_without_limits_have_penalties_of_their_rows(mx, graph):
         np.testing.assert_allclose(session.run(penalty, {words: ["word1", "word3"]}), 0.64 + 0.49, rtol=1e-6)
 
 
-def test_the_command_plans_as_the_setting_says(mx, graph, tmp_path):
-    mx()
+def test_the_command_plans_as_the_setting_says(dynamic, graph, tmp_path):
     w = variable()
     train(tf.compat.v1, lookup(tf.compat.v1, w) + half(w))
     tf.io.write_graph(graph, str(tmp_path), "graph.pbtxt")

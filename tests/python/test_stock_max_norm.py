@@ -14,9 +14,7 @@ NORM = 0.5
 both = pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 
 
-@pytest.fixture(autouse=True)
-def everything(mx):
-    mx(stock_tables=".*")
+pytestmark = pytest.mark.usefixtures("v1")
 
 
 @pytest.fixture

@@ -71,16 +71,14 @@ def build(optimizer, rows_of, use_resource, penalty=None):
 @both
 @pytest.mark.parametrize("rows_of", [sequence, features, pooled])
 @pytest.mark.parametrize("name", ["adagrad", "adam", "ftrl"])
-def test_the_numbers_are_those_of_the_variable(mx, name, rows_of, use_resource):
-    mx(stock_tables=".*")
+def test_the_numbers_are_those_of_the_variable(v1, name, rows_of, use_resource):
     optimizer = adam if name == "adam" else cases.optimizers()[name]
     plans = cases.expect_equal(build(optimizer, rows_of, use_resource), ["v", "w"], STEPS)
     assert "rows set by " in plans["w"].reason and "rows set by " not in plans["v"].reason
 
 
 @both
-def test_a_graph_that_evaluates_sets_the_row_before_its_lookup(mx, graph, use_resource):
-    mx(stock_tables=".*")
+def test_a_graph_that_evaluates_sets_the_row_before_its_lookup(v1, graph, use_resource):
     w = v1.get_variable("w", [cases.ROWS, cases.DIM], use_resource=use_resource, initializer=v1.ones_initializer())
     with tf.control_dependencies([zeroed(w)]):
         rows = tf.nn.embedding_lookup(w, tf.constant([PADDING, 3]))
@@ -94,9 +92,8 @@ def test_a_graph_that_evaluates_sets_the_row_before_its_lookup(mx, graph, use_re
         np.testing.assert_array_equal(session.run(w)[PADDING - 1:], [[1.0] * cases.DIM, [0.0] * cases.DIM])
 
 
-def test_each_run_sets_it_anew(mx, graph):
+def test_each_run_sets_it_anew(v1, graph):
     """An assignment between two steps is undone by the next one, as in TensorFlow."""
-    mx(stock_tables=".*")
     ids = v1.placeholder(tf.int64, [None])
     w = v1.get_variable("w", [cases.ROWS, cases.DIM], initializer=v1.ones_initializer())
     with tf.control_dependencies([zeroed(w)]):
@@ -128,8 +125,7 @@ def test_ids_of_a_variable_whose_rows_are_set_keep_their_limits(mx, graph):
     assert plan.converts and not plan.ids.is_lifted and "sets rows of it" in plan.reason, plan
 
 
-def test_a_variable_that_is_read_from_what_sets_it_stays(mx, graph):
-    mx(stock_tables=".*")
+def test_a_variable_that_is_read_from_what_sets_it_stays(v1, graph):
     w = v1.get_variable("w", [cases.ROWS, cases.DIM], use_resource=False)
     rows = tf.gather(zeroed(w), [1, 2])
     v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.gather(w, [3])) * tf.stop_gradient(tf.reduce_sum(rows)))

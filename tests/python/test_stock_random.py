@@ -51,8 +51,7 @@ def test_the_random_programs_are_of_all_kinds():
 
 
 @pytest.mark.long
-def test_random_programs_have_tables_and_variables(mx):
-    mx(stock_tables=".*")
+def test_random_programs_have_tables_and_variables(v1):
     plans = []
     for program in [Program(seed) for seed in range(COUNT)][1::2]:
         if program.kind == programs.SESSION:

@@ -103,10 +103,8 @@ def test_all_parts_of_a_variable_become_tables_or_none_does(mx, graph, use_resou
 
 @pytest.mark.parametrize("optimizer, use_resource, parts", support.by_turns(
     ["sgd", "adagrad", "momentum", "ftrl"], [False, True], [1, 3]))
-def test_a_graph_that_sets_its_variables_takes_rows_and_slots_of_tables_too(mx, optimizer, use_resource, parts, tmp_path):
+def test_a_graph_that_sets_its_variables_takes_rows_and_slots_of_tables_too(v1, optimizer, use_resource, parts, tmp_path):
     """A restore into such a graph, whose variables could not be tables, ended with "Key w/Momentum not found"."""
-    v1 = tf.compat.v1
-    mx(stock_tables=".*")
 
     def program(sets, tables, path, restores):
         with tf.Graph().as_default() as graph:
@@ -142,10 +140,8 @@ def test_a_graph_that_sets_its_variables_takes_rows_and_slots_of_tables_too(mx, 
 
 
 @pytest.mark.parametrize("use_resource", [False, True])
-def test_variables_take_a_table_without_rows(mx, use_resource, tmp_path):
+def test_variables_take_a_table_without_rows(v1, use_resource, tmp_path):
     """A table that was saved before its first step, or after an initializer, ended with "cannot reshape array of size 0"."""
-    v1 = tf.compat.v1
-    mx(stock_tables=".*")
 
     def values(tables):
         with tf.Graph().as_default() as graph:

@@ -85,8 +85,7 @@ def test_graph_modifier_hook_lets_a_script_run_whose_variables_all_stay(mx, grap
     assert tables(graph) == [] and sum("0 of 1 variables" in line for line in said("INFO")) == 1
 
 
-def test_without_stock_tables_a_script_without_a_table_is_still_refused(mx, graph):
-    mx()
+def test_without_stock_tables_a_script_without_a_table_is_still_refused(dynamic, graph):
     build()
     with pytest.raises(RuntimeError, match="table_info_list is empty!"):
         modify_graph_and_start_emb_cache()
@@ -289,8 +288,7 @@ def test_a_second_monitored_session_of_a_graph_neither_converts_nor_warns_again(
     assert sum(line.startswith("stock_tables: ") for line in said("INFO")) == 1
 
 
-def test_without_the_setting_a_monitored_session_changes_nothing(mx, graph, said):
-    mx()
+def test_without_the_setting_a_monitored_session_changes_nothing(dynamic, graph, said):
     model = build()
     with v1.train.MonitoredTrainingSession() as sess:
         trained(sess, model)

@@ -16,9 +16,8 @@ OPTIMIZERS = ("sgd", "momentum", "nesterov", "adagrad", "ftrl", "ftrl_shrinkage"
 
 
 @pytest.fixture
-def everything(mx):
+def everything(v1):
     """mx_rec with every variable that can be a table."""
-    mx(stock_tables=".*")
 
 
 def model(optimizer, variable, rows_of, clip=None):
@@ -254,9 +253,7 @@ def test_a_lookup_that_trains_nothing_makes_no_row_and_shows_what_one_would_star
         assert (after[1] == before[1]).all()
 
 
-def test_a_script_that_asks_for_nothing_keeps_its_variables(mx, graph):
-    mx()
-
+def test_a_script_that_asks_for_nothing_keeps_its_variables(dynamic, graph):
     variable = one(True)()
     tf.compat.v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.gather(variable, [1])))
     before = graph.as_graph_def()

@@ -263,6 +263,7 @@ def vocabulary(tmp_path):
         backup_initializer=lambda shape, dtype=None, partition_info=None: tf.fill(shape, 0.25))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parts", [None, 3])
 def test_a_vocabulary_moves_rows_to_where_their_words_are_now(mx, tmp_path, sources, parts):
     sources = sources(parts)

@@ -221,9 +221,8 @@ def test_control_dependencies_colocation_and_groups_take_it(graph, session, dyna
 
 
 @pytest.mark.parametrize("collection", [None, "my_tables"])
-def test_an_imported_graph_has_the_variables_of_its_tables(graph, session, mx, tmp_path, collection):
+def test_an_imported_graph_has_the_variables_of_its_tables(graph, session, dynamic, tmp_path, collection):
     """By the collection's name, by get_dense_and_sparse_variable, and for an optimizer without var_list."""
-    mx()
     if collection is not None:
         set_ascend_global_hashtable_collection(collection)
     weight = ordinary(tf)

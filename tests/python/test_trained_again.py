@@ -8,16 +8,11 @@ import tensorflow as tf
 
 import stock_cases as cases
 import support
-from test_evaluated_first import fit, ids_and_labels, in_session, keras_model
-from test_first_run import DIM, ROWS, Model, both, settings, tables
+from test_evaluated_first import fit, ids_and_labels, in_sessions, keras_model
+from test_first_run import DIM, ROWS, Model, both, settings, tables, warned
 from mx_rec.graph import back, fuse
 
 v1 = tf.compat.v1
-
-
-def warned(said, times=1):
-    found = said()
-    assert len(found) == times and all("the tables are variables again" in one for one in found), found
 
 
 def initialized(session, variables):
@@ -38,8 +33,7 @@ def test_a_second_optimizer_trains_what_the_first_one_did(said, case, resource):
     def program(is_on):
         model = Model(resource, first)
         listed = v1.global_variables()
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             yield model.trained(session, range(3))
             assert tables(session.graph) == (["items", "users"] if is_on else [])
             known = v1.global_variables()
@@ -64,51 +58,45 @@ def test_a_second_optimizer_trains_what_the_first_one_did(said, case, resource):
 
 
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
-def test_a_program_derives_by_all_that_it_trains(said, resource):
+@support.run_by(both, "said", names=["items", "users"], times=1)
+def test_a_program_derives_by_all_that_it_trains(is_on, resource):
     """What is trained has tables in it, as variables, to count them, read them and derive by them."""
-    def program(is_on):
-        model = Model(resource, "sgd")
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
-            yield model.trained(session, range(3))
-            assert tables(session.graph) == (["items", "users"] if is_on else [])
-            found = v1.trainable_variables()
-            yield [int(np.prod(one.shape.as_list())) for one in found]
-            yield [session.run(one) for one in found]
-            yield session.run([tf.reduce_sum(tf.square(one)) for one in v1.trainable_variables()])
-            # As optimizers do: an update of a reference variable may be seen by gradients that are not computed yet.
-            gradients = tf.gradients(model.loss * 2.0, found, gate_gradients=True)
-            assert all(one is not None for one in gradients)
-            train = v1.train.GradientDescentOptimizer(0.05).apply_gradients(list(zip(gradients, found)))
-            for number in range(3, 6):
-                session.run(train, model.feeds(number))
-                yield model.trained(session, [number + 10])
-            yield session.run([tf.norm(tf.convert_to_tensor(one)) for one in gradients], model.feeds(9))
-            yield model.all_rows(session)
-            yield [session.run(one) for one in v1.trainable_variables()]
-
-    both(program, names=["items", "users"])
-    warned(said)
+    model = Model(resource, "sgd")
+    with support.started(support.new_session()) as session:
+        yield model.trained(session, range(3))
+        assert tables(session.graph) == (["items", "users"] if is_on else [])
+        found = v1.trainable_variables()
+        yield [int(np.prod(one.shape.as_list())) for one in found]
+        yield [session.run(one) for one in found]
+        yield session.run([tf.reduce_sum(tf.square(one)) for one in v1.trainable_variables()])
+        # As optimizers do: an update of a reference variable may be seen by gradients that are not computed yet.
+        gradients = tf.gradients(model.loss * 2.0, found, gate_gradients=True)
+        assert all(one is not None for one in gradients)
+        train = v1.train.GradientDescentOptimizer(0.05).apply_gradients(list(zip(gradients, found)))
+        for number in range(3, 6):
+            session.run(train, model.feeds(number))
+            yield model.trained(session, [number + 10])
+        yield session.run([tf.norm(tf.convert_to_tensor(one)) for one in gradients], model.feeds(9))
+        yield model.all_rows(session)
+        yield [session.run(one) for one in v1.trainable_variables()]
 
 
 @pytest.mark.parametrize("same", [False, True], ids=["other", "same"])
 @pytest.mark.parametrize("first,second", [("adam", "adam"), ("sgd", "sgd"), ("adam", "sgd"), ("rmsprop", "adam")])
-def test_a_keras_model_is_compiled_again(said, first, second, same):
-    def program(session):
-        made = keras_model(first, metrics=["mae"])
-        yield fit(made)
-        yield made.predict(ids_and_labels()[0])
-        for turn in range(2):
-            optimizer = made.optimizer if same else keras_model(second).optimizer
-            made.compile(optimizer, "mae", metrics=["mse"])
-            yield made.get_weights()
-            yield fit(made, 4 + turn)
-            yield made.predict(ids_and_labels()[0])
+# Nothing has the functions of before any more.
+@pytest.mark.long
+@support.run_by(in_sessions, "said", names=["items/embeddings"], times=2)
+def test_a_keras_model_is_compiled_again(session, first, second, same):
+    made = keras_model(first, metrics=["mae"])
+    yield fit(made)
+    yield made.predict(ids_and_labels()[0])
+    for turn in range(2):
+        optimizer = made.optimizer if same else keras_model(second).optimizer
+        made.compile(optimizer, "mae", metrics=["mse"])
         yield made.get_weights()
-
-    # Nothing has the functions of before any more.
-    both(in_session(program), names=["items/embeddings"])
-    warned(said, 2)
+        yield fit(made, 4 + turn)
+        yield made.predict(ids_and_labels()[0])
+    yield made.get_weights()
 
 
 def test_a_model_whose_rows_are_drawn_is_compiled_again(said):  # noqa: F811
@@ -125,7 +113,7 @@ def test_a_model_whose_rows_are_drawn_is_compiled_again(said):  # noqa: F811
             yield fit(made)
             yield made.get_weights()
 
-    both(in_session(program), names=["items/embeddings"])
+    in_sessions(program, names=["items/embeddings"])
     warned(said, 2)
 
 
@@ -141,24 +129,21 @@ def test_a_layer_is_frozen_and_thawed(said, is_first):  # noqa: F811
             yield made.predict(ids_and_labels()[0])
         yield made.get_weights()
 
-    both(in_session(program), names=["items/embeddings"] if is_first else [])
+    in_sessions(program, names=["items/embeddings"] if is_first else [])
     warned(said, int(is_first))
     # An optimizer's variables, as many as the rows, are no model that was added.
     assert not any("were added to the graph" in one or "/m of shape" in one for one in said("INFO"))
 
 
-def test_a_function_that_is_kept_keeps_its_step(said):
-    def program(session):
-        made = keras_model("adam")
-        yield fit(made)
-        kept = made.train_function
-        made.compile(tf.keras.optimizers.Adam(0.05), "mae")
-        yield fit(made, 4)
-        made.train_function = kept
-        yield made.get_weights()
-
-    both(in_session(program), names=[])
-    warned(said)
+@support.run_by(in_sessions, "said", names=[], times=1)
+def test_a_function_that_is_kept_keeps_its_step(session):
+    made = keras_model("adam")
+    yield fit(made)
+    kept = made.train_function
+    made.compile(tf.keras.optimizers.Adam(0.05), "mae")
+    yield fit(made, 4)
+    made.train_function = kept
+    yield made.get_weights()
 
 
 def test_two_models_of_one_embedding_train_by_turns(said):
@@ -180,33 +165,28 @@ def test_two_models_of_one_embedding_train_by_turns(said):
             yield shown([ids])[0]
         yield one.get_weights()
 
-    both(in_session(program), names=[])
+    in_sessions(program, names=[])
     warned(said)
 
 
 @pytest.mark.parametrize("optimizer", ["adagrad", "momentum"])
-def test_an_initializer_that_was_made_while_there_were_tables_starts_slots_too(said, optimizer):
+@support.run_by(both, "said", names=[], times=1)
+def test_an_initializer_that_was_made_while_there_were_tables_starts_slots_too(is_on, optimizer):
     """What empties a table empties its slots; those of the variables kept the values of the training before."""
-
-    def program(is_on):
-        model = Model(True, optimizer)
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
-            yield model.trained(session, range(2))
-            of_all, of_some = v1.global_variables_initializer(), v1.variables_initializer(
-                [model.users, model.optimizer.get_slot(model.users, model.optimizer.get_slot_names()[0])])
-            second = v1.train.AdagradOptimizer(0.3)
-            train = second.minimize(model.loss)
-            initialized(session, second.variables())
-            for init in (of_some, of_all):
-                session.run(train, model.feeds(2))
-                yield model.trained(session, range(3, 6))
-                session.run(init)
-                yield [session.run(one) for one in v1.global_variables()]
-            yield model.trained(session, range(6, 9))
-
-    both(program, names=[])
-    warned(said)
+    model = Model(True, optimizer)
+    with support.started(support.new_session()) as session:
+        yield model.trained(session, range(2))
+        of_all, of_some = v1.global_variables_initializer(), v1.variables_initializer(
+            [model.users, model.optimizer.get_slot(model.users, model.optimizer.get_slot_names()[0])])
+        second = v1.train.AdagradOptimizer(0.3)
+        train = second.minimize(model.loss)
+        initialized(session, second.variables())
+        for init in (of_some, of_all):
+            session.run(train, model.feeds(2))
+            yield model.trained(session, range(3, 6))
+            session.run(init)
+            yield [session.run(one) for one in v1.global_variables()]
+        yield model.trained(session, range(6, 9))
 
 
 @pytest.mark.parametrize("way", ["assign", "scatter", "set before", "initialize"])
@@ -215,8 +195,7 @@ def test_what_was_set_between_goes_on(said, way):
 
     def program(is_on):
         model = Model(True, "sgd")
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             yield model.trained(session, range(2))
             values = np.random.RandomState(3).randn(ROWS, DIM).astype(np.float32)
             change = {"assign": lambda: model.users.assign(values), "set before": lambda: model.users.assign_add(values),
@@ -245,8 +224,7 @@ def test_training_ops_that_are_made_in_a_loop_end_the_change(said, monkeypatch):
 
     def program(is_on):
         model = Model(True, "sgd")
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             yield model.trained(session, range(2))
             for number in range(5):
                 train = v1.train.GradientDescentOptimizer(0.1 + 0.1 * number).minimize(model.loss)
@@ -258,33 +236,29 @@ def test_training_ops_that_are_made_in_a_loop_end_the_change(said, monkeypatch):
     warned(said, 3)
 
 
-def test_bags_branches_and_lookups_that_share_ops_are_as_before(said):
-    def program(is_on):
-        users, items = [v1.get_variable(name, [ROWS, DIM], initializer=v1.constant_initializer(start)) for name, start
-                        in (("users", 0.2), ("items", -0.1))]
-        ids = v1.placeholder(tf.int64, [None])
-        bags = tf.SparseTensor(tf.stack([tf.range(6, dtype=tf.int64) // 2, tf.range(6, dtype=tf.int64) % 2], 1), ids[:6], [3, 2])
-        pooled = [tf.nn.embedding_lookup_sparse(one, bags, None, combiner=how) for one, how in ((users, "mean"), (items, "sum"))]
-        asked = v1.placeholder_with_default(True, [])
-        plain = tf.cond(asked, lambda: tf.nn.embedding_lookup(users, ids), lambda: tf.nn.embedding_lookup(items, ids))
-        loss = tf.reduce_sum(tf.square(pooled[0] - pooled[1] + 1.0)) + tf.reduce_mean(tf.sin(plain))
-        train = v1.train.AdagradOptimizer(0.1).minimize(loss)
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
-            random = np.random.RandomState(1)
+@support.run_by(both, "said", names=[], times=1)
+def test_bags_branches_and_lookups_that_share_ops_are_as_before(is_on):
+    users, items = [v1.get_variable(name, [ROWS, DIM], initializer=v1.constant_initializer(start)) for name, start
+                    in (("users", 0.2), ("items", -0.1))]
+    ids = v1.placeholder(tf.int64, [None])
+    bags = tf.SparseTensor(tf.stack([tf.range(6, dtype=tf.int64) // 2, tf.range(6, dtype=tf.int64) % 2], 1), ids[:6], [3, 2])
+    pooled = [tf.nn.embedding_lookup_sparse(one, bags, None, combiner=how) for one, how in ((users, "mean"), (items, "sum"))]
+    asked = v1.placeholder_with_default(True, [])
+    plain = tf.cond(asked, lambda: tf.nn.embedding_lookup(users, ids), lambda: tf.nn.embedding_lookup(items, ids))
+    loss = tf.reduce_sum(tf.square(pooled[0] - pooled[1] + 1.0)) + tf.reduce_mean(tf.sin(plain))
+    train = v1.train.AdagradOptimizer(0.1).minimize(loss)
+    with support.started(support.new_session()) as session:
+        random = np.random.RandomState(1)
 
-            def steps(of):
-                return [session.run([loss, of], {ids: random.randint(0, ROWS, [20]), asked: bool(one % 2)})[0] for one in range(4)]
+        def steps(of):
+            return [session.run([loss, of], {ids: random.randint(0, ROWS, [20]), asked: bool(one % 2)})[0] for one in range(4)]
 
-            yield steps(train)
-            other = v1.train.GradientDescentOptimizer(0.05)
-            again = other.minimize(loss + tf.reduce_mean(pooled[0]))
-            yield steps(again) + steps(train)
-            yield session.run([pooled, plain], {ids: np.arange(20)})[0]
-            yield [session.run(one) for one in v1.global_variables()]
-
-    both(program, names=[])
-    warned(said)
+        yield steps(train)
+        other = v1.train.GradientDescentOptimizer(0.05)
+        again = other.minimize(loss + tf.reduce_mean(pooled[0]))
+        yield steps(again) + steps(train)
+        yield session.run([pooled, plain], {ids: np.arange(20)})[0]
+        yield [session.run(one) for one in v1.global_variables()]
 
 
 def test_a_saver_of_before_saves_and_restores_variables(said, tmp_path):
@@ -293,8 +267,7 @@ def test_a_saver_of_before_saves_and_restores_variables(said, tmp_path):
     def program(is_on):
         model = Model(True, "adagrad")
         saver = v1.train.Saver()
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             yield model.trained(session, range(2))
             path = saver.save(session, os.path.join(place, "first-%d" % is_on))
             yield model.trained(session, range(2, 4))
@@ -317,23 +290,18 @@ def test_a_saver_of_before_saves_and_restores_variables(said, tmp_path):
     warned(said)
 
 
-def test_values_are_read_by_ops_that_can_be_fetched(said):
+@support.run_by(both, "said", names=["items", "users"], times=1)
+def test_values_are_read_by_ops_that_can_be_fetched(is_on):
     """"Operation 'save/Read/ReadVariableOp' has been marked as not fetchable": it was of a Saver that had been built anew."""
-
-    def program(is_on):
-        model = Model(True, "sgd")
-        reader = next(op for op in model.w.handle.consumers() if op.type == "ReadVariableOp" and not op.control_inputs)
-        reader.graph.prevent_fetching(reader)
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
-            yield model.trained(session, range(2))
-            train = model.optimizer.minimize(model.loss * 0.5)
-            session.run(train, model.feeds(2))
-            yield model.trained(session, range(3, 5))
-            yield model.all_rows(session)
-
-    both(program, names=["items", "users"])
-    warned(said)
+    model = Model(True, "sgd")
+    reader = next(op for op in model.w.handle.consumers() if op.type == "ReadVariableOp" and not op.control_inputs)
+    reader.graph.prevent_fetching(reader)
+    with support.started(support.new_session()) as session:
+        yield model.trained(session, range(2))
+        train = model.optimizer.minimize(model.loss * 0.5)
+        session.run(train, model.feeds(2))
+        yield model.trained(session, range(3, 5))
+        yield model.all_rows(session)
 
 
 STAYS = {"iterator": ({}, "has the state of IteratorGetNext"), "saver": ({}, "a tf.train.Saver was made since"),
@@ -385,42 +353,34 @@ def test_gradients_of_others_leave_tables_alone(said):
         model.trained(session, range(2))
 
 
-def test_assignments_of_before_run_on_what_is_a_variable_again(said):
-    def program(is_on):
-        model = Model(True, "sgd")
-        assigns = [one.assign(tf.fill([ROWS, DIM], 0.4), read_value=False) for one in (model.users, model.items)]
-        starts = [one.initializer for one in (model.users, model.items)]
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
-            yield model.trained(session, range(2))
-            session.run(assigns)
+@support.run_by(both, "said", names=["items"], times=1)
+def test_assignments_of_before_run_on_what_is_a_variable_again(is_on):
+    model = Model(True, "sgd")
+    assigns = [one.assign(tf.fill([ROWS, DIM], 0.4), read_value=False) for one in (model.users, model.items)]
+    starts = [one.initializer for one in (model.users, model.items)]
+    with support.started(support.new_session()) as session:
+        yield model.trained(session, range(2))
+        session.run(assigns)
+        yield model.all_rows(session)
+        second = v1.train.AdagradOptimizer(0.3)
+        train = second.minimize(model.loss, var_list=[model.users])
+        initialized(session, second.variables())
+        for op in assigns + starts:
+            session.run(train, model.feeds(2))
+            yield model.trained(session, range(3, 5))
+            session.run(op)
             yield model.all_rows(session)
-            second = v1.train.AdagradOptimizer(0.3)
-            train = second.minimize(model.loss, var_list=[model.users])
-            initialized(session, second.variables())
-            for op in assigns + starts:
-                session.run(train, model.feeds(2))
-                yield model.trained(session, range(3, 5))
-                session.run(op)
-                yield model.all_rows(session)
-
-    both(program, names=["items"])
-    warned(said)
 
 
-def test_gradients_asked_by_hand_are_those_of_variables(said):
-    def program(is_on):
-        model = Model(False, "sgd")
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
-            yield model.trained(session, range(2))
-            slices = tf.gradients(model.loss, [model.users, model.w])
-            yield session.run(tf.convert_to_tensor(slices[0]), model.feeds(4))
-            yield session.run(slices[1], model.feeds(4))
-            yield model.trained(session, range(2))
-
-    both(program)
-    warned(said)
+@support.run_by(both, "said", times=1)
+def test_gradients_asked_by_hand_are_those_of_variables(is_on):
+    model = Model(False, "sgd")
+    with support.started(support.new_session()) as session:
+        yield model.trained(session, range(2))
+        slices = tf.gradients(model.loss, [model.users, model.w])
+        yield session.run(tf.convert_to_tensor(slices[0]), model.feeds(4))
+        yield session.run(slices[1], model.feeds(4))
+        yield model.trained(session, range(2))
 
 
 def test_models_that_are_exported_afterwards_have_no_tables(said, tmp_path):
@@ -453,8 +413,7 @@ def test_rows_on_disk_and_of_parts_go_back(said, tmp_path, kind):
 
     def program(is_on):
         model = Model(True, "adagrad", v1.fixed_size_partitioner(2) if kind == "parts" else None)
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             yield model.trained(session, range(3))
             assert len(tables(session.graph)) == (is_on and {"parts": 4, "disk": 2}[kind])
             second = v1.train.MomentumOptimizer(0.05, 0.9)
@@ -478,8 +437,7 @@ def scoped(name, *arguments):
 def test_a_model_that_is_added_trains_on_tables_of_its_own_and_all_go_back(said, first, second, resource):
     def program(is_on):
         one = scoped("one", resource, first)
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             yield one.trained(session, range(3))
             other = scoped("other", resource, second)
             initialized(session, [one for one in v1.global_variables() if one.op.name.startswith("other")])
@@ -500,60 +458,49 @@ def test_a_model_that_is_added_trains_on_tables_of_its_own_and_all_go_back(said,
     warned(said)
 
 
-def test_an_optimizer_that_was_run_keeps_no_later_model_from_tables(said):  # noqa: F811
-    def program(is_on):
-        one = scoped("one", True, "sgd")
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
-            yield one.trained(session, range(2))
-            wide = v1.get_variable("wide", [ROWS, 2], initializer=v1.ones_initializer())
-            second = v1.train.MomentumOptimizer(0.1, 0.9)
-            train = second.minimize(tf.reduce_sum(tf.square(wide)))
-            initialized(session, [wide] + second.variables())
-            session.run(train)
-            other = scoped("other", True, "adagrad")
-            initialized(session, [one for one in v1.global_variables() if one.op.name.startswith("other")])
-            for model in (other, one, other):
-                yield model.trained(session, range(3))
-            yield session.run(wide)
-
-    # What is read as a whole stays: it was looked at with its optimizer, and what came later by itself.
-    both(program, names=["one/items", "one/users", "other/items", "other/users"])
-    assert not said()
+# What is read as a whole stays: it was looked at with its optimizer, and what came later by itself.
+@support.run_by(both, "said", names=["one/items", "one/users", "other/items", "other/users"])
+def test_an_optimizer_that_was_run_keeps_no_later_model_from_tables(is_on):  # noqa: F811
+    one = scoped("one", True, "sgd")
+    with support.started(support.new_session()) as session:
+        yield one.trained(session, range(2))
+        wide = v1.get_variable("wide", [ROWS, 2], initializer=v1.ones_initializer())
+        second = v1.train.MomentumOptimizer(0.1, 0.9)
+        train = second.minimize(tf.reduce_sum(tf.square(wide)))
+        initialized(session, [wide] + second.variables())
+        session.run(train)
+        other = scoped("other", True, "adagrad")
+        initialized(session, [one for one in v1.global_variables() if one.op.name.startswith("other")])
+        for model in (other, one, other):
+            yield model.trained(session, range(3))
+        yield session.run(wide)
 
 
-def test_models_of_keras_that_follow_each_other_are_tables(said):
-    def program(session):
-        for turn, name in enumerate(("adam", "sgd", "rmsprop")):
-            made = keras_model(name)
-            yield fit(made, turn)
-            yield made.predict(ids_and_labels()[0])
-            yield made.get_weights()
-
-    both(in_session(program), names=["items/embeddings", "items_1/embeddings", "items_2/embeddings"])
-    assert not said()
+@support.run_by(in_sessions, "said", names=["items/embeddings", "items_1/embeddings", "items_2/embeddings"])
+def test_models_of_keras_that_follow_each_other_are_tables(session):
+    for turn, name in enumerate(("adam", "sgd", "rmsprop")):
+        made = keras_model(name)
+        yield fit(made, turn)
+        yield made.predict(ids_and_labels()[0])
+        yield made.get_weights()
 
 
-def test_variables_that_were_run_before_their_training_ops_stay_beside_tables(said):
-    def program(is_on):
-        one = scoped("one", True, "adagrad")
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
-            yield one.trained(session, range(2))
-            added = v1.get_variable("added", [ROWS, DIM], initializer=v1.constant_initializer(0.3))
-            rows = tf.nn.embedding_lookup(added, one.ids)
-            session.run(added.initializer)
-            yield session.run(rows, one.feeds(1))
-            second = v1.train.MomentumOptimizer(0.1, 0.9)
-            train = second.minimize(tf.reduce_mean(tf.square(rows)), var_list=[added])
-            initialized(session, second.variables())
-            for number in range(3):
-                session.run(train, one.feeds(number))
-                yield one.trained(session, [number])
-            yield session.run(added)
-
-    both(program, names=["one/items", "one/users"])
-    assert not said()
+@support.run_by(both, "said", names=["one/items", "one/users"])
+def test_variables_that_were_run_before_their_training_ops_stay_beside_tables(is_on):
+    one = scoped("one", True, "adagrad")
+    with support.started(support.new_session()) as session:
+        yield one.trained(session, range(2))
+        added = v1.get_variable("added", [ROWS, DIM], initializer=v1.constant_initializer(0.3))
+        rows = tf.nn.embedding_lookup(added, one.ids)
+        session.run(added.initializer)
+        yield session.run(rows, one.feeds(1))
+        second = v1.train.MomentumOptimizer(0.1, 0.9)
+        train = second.minimize(tf.reduce_mean(tf.square(rows)), var_list=[added])
+        initialized(session, second.variables())
+        for number in range(3):
+            session.run(train, one.feeds(number))
+            yield one.trained(session, [number])
+        yield session.run(added)
 
 
 def test_tensors_are_those_of_tables_where_the_pass_fails(said, monkeypatch):
@@ -570,8 +517,7 @@ def test_tensors_are_those_of_tables_where_the_pass_fails(said, monkeypatch):
         ids = v1.placeholder(tf.int64, [None])
         rows = tf.gather(v1.get_variable("users", [ROWS, DIM], initializer=v1.constant_initializer(0.2), use_resource=False), ids)
         train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_mean(tf.sin(rows)))
-        with support.new_session() as session:
-            session.run(v1.global_variables_initializer())
+        with support.started(support.new_session()) as session:
             for number in range(3):
                 session.run(train, {ids: np.arange(number, 20)})
                 yield session.run(rows, {ids: np.arange(30)})

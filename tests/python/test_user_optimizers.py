@@ -192,7 +192,7 @@ def test_two_tables_and_shared_lookups_have_each_their_own_slots(graph, plain, d
 
 
 @pytest.mark.parametrize("name", ["Decayed", "OwnAdagrad", "OwnAdam", "OwnMomentum", "OnResources"])
-def test_training_goes_on_from_a_checkpoint_bit_for_bit(mx, tmp_path, name):
+def test_training_goes_on_from_a_checkpoint_bit_for_bit(dynamic, tmp_path, name):
     """Slots and embeddings of both halves are those of one run, whatever the names of earlier optimizers."""
     def run(first, last, restored):
         terminate_config_initializer()
@@ -214,7 +214,6 @@ def test_training_goes_on_from_a_checkpoint_bit_for_bit(mx, tmp_path, name):
             path = saver.save(sess, str(tmp_path / "model"), global_step=last)
             return path, model.contents(sess, list(SLOTS[name].values())) + sess.run(tf.compat.v1.global_variables())
 
-    mx()
     _, expected = run(0, STEPS, None)
     path, _ = run(0, STEPS // 2, None)
     saved = sorted(entry.name for entry in (tmp_path / ("sparse-model-%d" % (STEPS // 2)) / "table").iterdir())
@@ -224,7 +223,7 @@ def test_training_goes_on_from_a_checkpoint_bit_for_bit(mx, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["OwnAdam", "Decayed"])
-def test_a_monitored_session_resumes_with_the_slots(mx, tmp_path, name):
+def test_a_monitored_session_resumes_with_the_slots(dynamic, tmp_path, name):
     def run(directory, stop):
         terminate_config_initializer()
         tf.compat.v1.reset_default_graph()
@@ -241,7 +240,6 @@ def test_a_monitored_session_resumes_with_the_slots(mx, tmp_path, name):
             return [support.as_array(one, sorted(one)) for one in [model.raw.rows(sess)] + [
                 model.raw.slot_rows(sess, slot) for slot in SLOTS[name].values()]]
 
-    mx()
     expected = run("whole", STEPS)
     run("parts", 7)
     support.assert_same_each(run("parts", STEPS), expected, what=name)

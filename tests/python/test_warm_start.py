@@ -71,8 +71,7 @@ def assert_same_kernels(variables, directory, step=None):
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", cases.FORMS)
-def test_a_path_brings_the_rows_of_all_tables_and_what_is_trainable(mx, models, tmp_path, form):
-    mx()
+def test_a_path_brings_the_rows_of_all_tables_and_what_is_trainable(dynamic, models, tmp_path, form):
     tables, variables = started(tmp_path / form, models[2], form)
     for name in cases.TABLES:
         assert_from((name, tables), models[2], ROWS)
@@ -81,9 +80,9 @@ def test_a_path_brings_the_rows_of_all_tables_and_what_is_trainable(mx, models, 
     assert not np.any(variables["dense/kernel/Adam"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", cases.FORMS)
-def test_a_list_of_all_brings_slots_and_the_step_too(mx, models, tmp_path, form):
-    mx()
+def test_a_list_of_all_brings_slots_and_the_step_too(dynamic, models, tmp_path, form):
     case = cases.Case(form, tmp_path / form, warm_start=settings(models[1], [".*"]), save_checkpoints_steps=100)
     losses = case.train(steps=4)
     # The same as going on: nothing of the model is left behind.
@@ -101,8 +100,7 @@ def test_a_list_of_all_brings_slots_and_the_step_too(mx, models, tmp_path, form)
     (["(user|item)_table(/LazyAdam_.*)?$"], SLOTS, SLOTS, False), (["dense/kernel", "dense/bias", "dense_1"], None, None, True),
     (("user_table", "item_table$"), SLOTS, ROWS, False),
 ], ids=lambda one: str(sorted(one) if isinstance(one, set) else one))
-def test_expressions_choose_tables_slots_and_variables(mx, models, tmp_path, wanted, user, item, dense):
-    mx()
+def test_expressions_choose_tables_slots_and_variables(dynamic, models, tmp_path, wanted, user, item, dense):
     tables, variables = started(tmp_path / "new", settings(models[2], wanted))
     for name, parts in ((USER, user), (ITEM, item)):
         if parts is None:
@@ -128,8 +126,7 @@ class Listed(cases.Case):
         return spec
 
 
-def test_tables_and_variables_may_be_given_as_objects(mx, models, tmp_path):
-    mx()
+def test_tables_and_variables_may_be_given_as_objects(dynamic, models, tmp_path):
     dense = lambda: get_dense_and_sparse_variable()[0]  # noqa: E731
     sparse = lambda: get_dense_and_sparse_variable()[1][:1]  # noqa: E731
     for number, wanted in enumerate([lambda: dense() + sparse(), dense, sparse]):
@@ -145,8 +142,7 @@ def test_tables_and_variables_may_be_given_as_objects(mx, models, tmp_path):
             assert_same_kernels(variables, models[0])
 
 
-def test_a_certain_checkpoint_is_taken_where_one_is_named(mx, models, tmp_path):
-    mx()
+def test_a_certain_checkpoint_is_taken_where_one_is_named(dynamic, models, tmp_path):
     for form, path in (("str", models[2] + "/model.ckpt-3"), ("settings", settings(models[2] + "/model.ckpt-6"))):
         tables, variables = started(tmp_path / form, path)
         step = 3 if form == "str" else 6
@@ -155,8 +151,7 @@ def test_a_certain_checkpoint_is_taken_where_one_is_named(mx, models, tmp_path):
         assert_same_kernels(variables, models[2], step)
 
 
-def test_later_paths_replace_what_earlier_ones_brought(mx, models, tmp_path):
-    mx()
+def test_later_paths_replace_what_earlier_ones_brought(dynamic, models, tmp_path):
     tables, variables = started(tmp_path / "new", settings(
         models, [".*", ["user_table", "item_table"], "dense_1"], None, [None, {}, None]))
     for name in cases.TABLES:
@@ -171,8 +166,7 @@ def test_later_paths_replace_what_earlier_ones_brought(mx, models, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [list, tuple])
-def test_lists_of_one_path_and_previous_names_work(mx, models, tmp_path, kind):
-    mx()
+def test_lists_of_one_path_and_previous_names_work(dynamic, models, tmp_path, kind):
     swapped = {"dense/bias": "dense/bias"}
     tables, variables = started(tmp_path / "new", settings(
         kind([models[0] + "/model.ckpt-3"]), kind([".*"]), None, kind([swapped])))
@@ -186,9 +180,8 @@ def test_lists_of_one_path_and_previous_names_work(mx, models, tmp_path, kind):
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", cases.FORMS)
-def test_a_warm_start_applies_once(mx, models, tmp_path, form):
+def test_a_warm_start_applies_once(dynamic, models, tmp_path, form):
     """Not where training goes on from its own directory, and not where a trained model is evaluated."""
-    mx()
     epoch = 6
     case = cases.Case(form, tmp_path / "parts", warm_start=models[2])
     losses = case.train(steps=epoch, make=endless)
@@ -207,8 +200,7 @@ def endless(data, repeat):
 
 
 @pytest.mark.long
-def test_a_model_without_training_is_evaluated_as_it_would_start(mx, models, tmp_path):
-    mx()
+def test_a_model_without_training_is_evaluated_as_it_would_start(dynamic, models, tmp_path):
     trained = cases.Case("step", models[2])
     for form in cases.FORMS:
         case = cases.Case(form, tmp_path / form, warm_start=models[2])
@@ -232,11 +224,10 @@ def test_train_and_evaluate_starts_warm_and_goes_on_with_its_own(mx, models, tmp
     assert errors["warm"][0] < errors["cold"][0]
 
 
-def test_a_table_without_is_save_is_passed_over_and_an_initializer_of_the_user_serves(mx, models, tmp_path):
+def test_a_table_without_is_save_is_passed_over_and_an_initializer_of_the_user_serves(dynamic, models, tmp_path):
     """Outside an Estimator's default Scaffold, and on a graph that TensorFlow initialises in one run."""
     from tensorflow.python.training import warm_starting_util
 
-    mx()
     tables = [support.make_table(name, 4, 1000, is_save=name == USER) for name in (USER, "scratch_table")]
     initializer = None
     with pytest.raises(ValueError, match="no variable"):
@@ -276,22 +267,19 @@ WRONG = [
 
 
 @pytest.mark.parametrize("make, params, error, text", [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
-def test_what_does_not_fit_is_refused_before_anything_changes(mx, models, tmp_path, make, params, error, text):
-    mx()
+def test_what_does_not_fit_is_refused_before_anything_changes(dynamic, models, tmp_path, make, params, error, text):
     (tmp_path / "empty").mkdir()
     with pytest.raises(error, match=text):
         cases.Case("ahead", tmp_path / "new", params=params, warm_start=make(models, str(tmp_path / "empty"))).train(steps=1)
     assert not os.path.exists(str(tmp_path / "new" / "checkpoint"))
 
 
-def test_lists_that_do_not_fit_are_refused_where_the_estimator_is_made(mx, models, tmp_path):
-    mx()
+def test_lists_that_do_not_fit_are_refused_where_the_estimator_is_made(dynamic, models, tmp_path):
     with pytest.raises(ValueError, match="vars_to_warm_start"):
         cases.Case("step", tmp_path, warm_start=settings(models, [".*"]))
 
 
-def test_a_table_that_one_path_lacks_may_come_from_another(mx, models, tmp_path):
-    mx()
+def test_a_table_that_one_path_lacks_may_come_from_another(dynamic, models, tmp_path):
     other = cases.Case("step", tmp_path / "other", params={"rename": {USER: "people"}})
     other.train(steps=2)
     tables, _ = started(tmp_path / "new", settings([models[0], other.directory], [".*", "dense|item|.*table"]))
@@ -302,8 +290,7 @@ def test_a_table_that_one_path_lacks_may_come_from_another(mx, models, tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["short", "flipped", "gone", "no tables"])
-def test_a_damaged_checkpoint_starts_nothing(mx, models, tmp_path, damage):
-    mx()
+def test_a_damaged_checkpoint_starts_nothing(dynamic, models, tmp_path, damage):
     source = str(tmp_path / "source")
     shutil.copytree(models[0], source)
     table = source + "/sparse-model.ckpt-3/item_table"
@@ -322,8 +309,7 @@ def test_a_damaged_checkpoint_starts_nothing(mx, models, tmp_path, damage):
     assert not os.path.exists(str(tmp_path / "new" / "checkpoint"))
 
 
-def test_one_dict_of_vocabularies_beside_several_paths_is_passed_over_with_a_warning(mx, models, tmp_path, caplog):
-    mx()
+def test_one_dict_of_vocabularies_beside_several_paths_is_passed_over_with_a_warning(dynamic, models, tmp_path, caplog):
     tables, _ = started(tmp_path / "new", settings(models[:1], [".*"], {"dense/kernel": object()}))
     assert "var_name_to_vocab_info' is ignored" in caplog.text
     assert_from((USER, tables), models[0], ROWS)

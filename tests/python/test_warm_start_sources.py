@@ -18,9 +18,8 @@ USER, ITEM = cases.TABLES
 
 
 @pytest.fixture
-def old(mx, tmp_path):
+def old(dynamic, tmp_path):
     """The directory of a trained model."""
-    mx()
     case = cases.Case("step", tmp_path / "old", keep_checkpoint_max=9)
     case.train(steps=6)
     return case.directory

@@ -135,8 +135,7 @@ EVERY = (TRAINABLE - {LIST}) | {OLD_LIST}
     (lambda path, _: settings(path, vars_to_warm_start=["v1", "v2[^/]"]), {"v1", "v1/Momentum", "v2"}, None),
     (lambda path, _: settings(path, vars_to_warm_start=["v1", "user_table"]), {"v1", "v1/Momentum"}, ALL),
 ], ids=["directory", "checkpoint", "path", "bytes", "input layer", "trainable", "all", "v1 and v2[^/]", "with a table"])
-def test_a_model_of_the_same_shape(mx, old, tmp_path, make, expected, table):
-    mx()
+def test_a_model_of_the_same_shape(dynamic, old, tmp_path, make, expected, table):
     found = Started(old, tmp_path / "new", make, **SAME)
     assert found.warm() == expected
     found.check_table(table)
@@ -144,9 +143,8 @@ def test_a_model_of_the_same_shape(mx, old, tmp_path, make, expected, table):
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one path", "a list of paths"])
-def test_another_vocabulary_and_another_name(mx, old, tmp_path, several):
+def test_another_vocabulary_and_another_name(dynamic, old, tmp_path, several):
     """Rows of the vocabulary follow their words; in a list of paths each has its own vocabularies and names."""
-    mx()
 
     def make(path, files):
         parts = path, ".*", {FILE: vocabulary(files)}, {LIST: OLD_LIST}
@@ -159,8 +157,7 @@ def test_another_vocabulary_and_another_name(mx, old, tmp_path, several):
     found.check_table(EMBEDDING)
 
 
-def test_another_vocabulary_and_no_other_variable(mx, old, tmp_path):
-    mx()
+def test_another_vocabulary_and_no_other_variable(dynamic, old, tmp_path):
     found = Started(old, tmp_path / "new", lambda path, files: settings(
         path, vars_to_warm_start=None, var_name_to_vocab_info={FILE: vocabulary(files)}))
     assert found.warm() == set()
@@ -168,8 +165,7 @@ def test_another_vocabulary_and_no_other_variable(mx, old, tmp_path):
     found.check_table(None)
 
 
-def test_the_first_entries_of_the_old_vocabulary_and_an_initializer_for_the_rest(mx, old, tmp_path):
-    mx()
+def test_the_first_entries_of_the_old_vocabulary_and_an_initializer_for_the_rest(dynamic, old, tmp_path):
     ones = tf.compat.v1.ones_initializer()
     found = Started(old, tmp_path / "new", lambda path, files: settings(
         path, var_name_to_vocab_info={FILE: vocabulary(files, 2, backup_initializer=ones)}), list_key="old_list")
@@ -178,8 +174,7 @@ def test_the_first_entries_of_the_old_vocabulary_and_an_initializer_for_the_rest
     found.check_table(EMBEDDING)
 
 
-def test_a_vocabulary_of_classes_in_the_columns_of_the_last_layer(mx, old, tmp_path):
-    mx()
+def test_a_vocabulary_of_classes_in_the_columns_of_the_last_layer(dynamic, old, tmp_path):
     found = Started(old, tmp_path / "new", lambda path, files: settings(path, "logits/kernel|user", {
         "logits/kernel": vocabulary(files, new="other", count=2, oov=0, axis=1)}), classes=2, **SAME)
     support.assert_same_bits(found.mine["logits/kernel"], found.theirs["logits/kernel"][:, [1, 0]])
@@ -187,8 +182,7 @@ def test_a_vocabulary_of_classes_in_the_columns_of_the_last_layer(mx, old, tmp_p
 
 
 @pytest.mark.parametrize("where", ["vocabulary", "names"])
-def test_settings_of_variables_that_are_not_warm_started_are_refused_by_tensorflow(mx, old, tmp_path, where):
-    mx()
+def test_settings_of_variables_that_are_not_warm_started_are_refused_by_tensorflow(dynamic, old, tmp_path, where):
     with pytest.raises(ValueError, match="not used.*no_such"):
         Started(old, tmp_path / "new", lambda path, files: settings(
             path, "v1", {"no_such": vocabulary(files)} if where == "vocabulary" else None,

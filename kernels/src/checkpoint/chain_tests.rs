@@ -1,6 +1,6 @@
 //! A whole save and the deltas after it are the table, whatever happened between them.
 
-use super::temp::Temp;
+use super::temp::{is_whole, Temp};
 use super::{load, load_chain, save, save_delta, StagedLoad};
 use crate::{Adam, Ids, Initializer, Kind, LazyAdam, Pool, Sgd, Table, TableConfig, Target};
 use proptest::prelude::*;
@@ -118,7 +118,7 @@ fn adam(table: &Table, keys: &[i64], step: usize, kind: usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(120))]
+    #![proptest_config(ProptestConfig::with_cases(if is_whole() { 120 } else { 30 }))]
 
     #[test]
     fn a_base_and_its_deltas_are_the_table(verbs in verbs()) {

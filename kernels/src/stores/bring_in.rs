@@ -334,7 +334,7 @@ impl Tiered {
     fn fill(&mut self, pool: &Pool, records: &[(u32, &[u8])]) {
         let bytes = records.len() * record::bytes(self.width());
         let parts = self.frames.split(pool.parts(bytes, LEAST));
-        pool.each(parts.into_iter(), |mut part| {
+        pool.each(parts, |mut part| {
             let own = records.iter().filter(|(frame, _)| part.owns(*frame));
             let own: Vec<(u32, &[u8])> = own.copied().collect();
             for (at, &(frame, record)) in own.iter().enumerate() {

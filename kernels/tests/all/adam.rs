@@ -4,7 +4,9 @@ mod deltas;
 
 use crate::directory::Directory;
 use crate::pooled::{embed_pooled, find_pooled};
-use crate::support::{applied, field_update, found_rows, key_gradients, known_offsets, rows_of};
+use crate::support::{
+    applied, field_update, found_rows, is_whole, key_gradients, known_offsets, rows_of,
+};
 use mx_rec_kernels::{
     checkpoint, Absent, Adam, Bags, Field, Ids, Initializer, KeysOf, Kind, LazyAdam, Pool, Push,
     RowOptimizer, RowsOf, Sgd, SlotValues, Table, TableConfig, Target,
@@ -246,7 +248,7 @@ fn other_betas_and_epsilons_and_numbers_that_change_between_steps_are_right_as_w
         with(0.9, 0.9999, 1.0),
         with(0.9, 0.0, 1e-4),
     ];
-    for numbers in even {
+    for numbers in even.into_iter().step_by(if is_whole() { 1 } else { 3 }) {
         let [(largest, median)] = adam_alone(&|_| numbers);
         assert!(
             largest < 1e-5 && median < 1e-6,

@@ -6,7 +6,7 @@ use crate::halves::{
     config, grads, ids, in_parts, random, rows, stored, train, with_half_slots, DIM, HALVES,
 };
 use crate::optimizers::optimizer;
-use crate::support::{created, field_update, found_rows, known_offsets, tier};
+use crate::support::{created, field_update, found_rows, is_whole, known_offsets, tier};
 use crate::tiered::support::Directory;
 use mx_rec_kernels::checkpoint::{load, load_chain, save, save_delta};
 use mx_rec_kernels::{
@@ -218,7 +218,12 @@ fn results_depend_on_no_threads_disk_restores_deltas_or_parts_and_on_saves_if_al
         let more = usize::from(moves_all(at));
         let dtypes = HALVES.into_iter();
         let configs = dtypes.flat_map(|dtype| configs(dtype, Rounding::Stochastic));
-        for config in configs.take(3 + more) {
+        let by_turns = |turn: usize| is_whole() || turn == at % (3 + more);
+        for (_, config) in configs
+            .enumerate()
+            .take(3 + more)
+            .filter(|&(turn, _)| by_turns(turn))
+        {
             let name = optimizer.name;
             // All rows catch up where others are saved.
             let run = |saves: &[usize], table: &Table, pool: &Pool| -> Result<()> {

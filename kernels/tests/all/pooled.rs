@@ -1,6 +1,6 @@
 //! Pooled lookups and their gradients against sums that are written down id by id.
 
-use crate::support::{cases, created, UNIFORM};
+use crate::support::{cases, created, is_whole, UNIFORM};
 use mx_rec_kernels::{
     bag_divisors, reduce_pooled, restore_pooled, weight_gradients, Absent, Adagrad, Bags, Columns,
     Divisor, Ids, KeysOf, Kind, LazyAdam, LookupGradients, Pool, Result, RowOptimizer, RowsOf, Sgd,
@@ -468,7 +468,7 @@ fn large_batches_are_the_same_on_any_number_of_threads() {
         (33, false, None),
     ] {
         let [near, far] = [1, 1_000_003].map(|apart| large(dim, with_weights, divisor, apart));
-        for threads in [1, 2, 5] {
+        for threads in [5, 2, 1].into_iter().take(if is_whole() { 3 } else { 1 }) {
             expect_all_forms(&near, threads);
             expect_all_forms(&far, threads);
             // Updates do not look keys up.

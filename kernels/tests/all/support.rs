@@ -171,10 +171,15 @@ pub(crate) fn field_update<'a>(field: Field, old: &'a [f32], new: &'a [f32]) -> 
     FieldUpdate { field, old, new }
 }
 
-/// So many cases of a property, without a file of those that failed.
+/// Whether tests with many cases run all of them, as in `scripts/test whole`.
+pub(crate) fn is_whole() -> bool {
+    std::env::var_os("MX_REC_WHOLE").is_some()
+}
+
+/// So many cases of a property, a quarter where not all run, without a file of those that failed.
 pub(crate) fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig {
-        cases,
+        cases: if is_whole() { cases } else { cases.div_ceil(4) },
         failure_persistence: None,
         ..ProptestConfig::default()
     }

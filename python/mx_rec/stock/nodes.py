@@ -104,8 +104,9 @@ class Nodes:
 
     def _before(self, starts: Iterable[str], waits: bool = False,
                 first: int = 0) -> Iterator[str]:
-        """Yields nodes and all whose data they depend on, or that they wait for as well, in breadth:
-        what is looked for is mostly near.
+        """Yields nodes and all whose data they depend on, or that they wait for as well.
+
+        They come in breadth: what is looked for is mostly near.
 
         Args:
             starts: Names of the nodes.

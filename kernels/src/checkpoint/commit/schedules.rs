@@ -4,7 +4,7 @@
 use super::names::Place;
 use super::tests::{content, save_tables};
 use super::*;
-use crate::checkpoint::temp::Temp;
+use crate::checkpoint::temp::{is_whole, Temp};
 use crate::Kind;
 use std::cell::RefCell;
 use std::fs;
@@ -302,7 +302,8 @@ const ALL: [Death; 3] = [Death::Nobody, Death::First, Death::Second];
 
 #[test]
 fn saves_of_two_steps_bases_or_kinds_leave_each_other_whole() {
-    for other in ["sparse-m-2", "sparse-n-1", "delta-sparse-m-2"] {
+    let others = ["sparse-m-2", "sparse-n-1", "delta-sparse-m-2"];
+    for other in others.into_iter().take(if is_whole() { 3 } else { 1 }) {
         assert!(drive_all(["sparse-m-1", other], NOTHING, &ALL) > 300);
     }
 }
@@ -317,8 +318,10 @@ fn of_two_saves_of_one_step_one_stays_whole() {
         ["sparse-m-1", "sparse-m-1"],
         ["sparse-m-1", "delta-sparse-m-1"],
     ] {
-        assert!(drive_all(names, NOTHING, &ALL) > 200);
         assert!(drive_all(names, old, &ALL) > 200);
+        if is_whole() {
+            assert!(drive_all(names, NOTHING, &ALL) > 200);
+        }
     }
 }
 

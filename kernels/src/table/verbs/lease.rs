@@ -8,7 +8,6 @@ use crate::stores::Pinned;
 use crate::table::rows::content::Content;
 use crate::table::rows::fingerprint::Fingerprint;
 use crate::table::rows::flight::{divide, Claim};
-use crate::table::verbs::group_lookup::IdsOf;
 use crate::table::Table;
 use crate::{Ids, Pool, Result};
 use std::sync::{Arc, Weak};
@@ -69,26 +68,6 @@ impl Drop for Lease {
 }
 
 impl Table {
-    /// [`Table::id_offset`] that creates, with the offsets as a lease: [`Table::lease_many`] of one
-    /// batch.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn lease(
-        self: &Arc<Self>,
-        pool: &Pool,
-        ids: Ids<'_>,
-        limit: Option<usize>,
-        inverse: &mut [i32],
-    ) -> Result<Lease> {
-        let one = IdsOf {
-            table: self,
-            ids,
-            inverse,
-        };
-        Ok(Table::lease_many(pool, vec![one], limit)?.swap_remove(0))
-    }
-
     /// In the step: whether `offsets`, the very buffer of a live lease that was prepared for this
     /// table, and `inverse` are what [`Table::lease`] would give for `ids` now. `ids` and `inverse`
     /// must hold what they held when the lease was prepared, wherever they lie. If so, the batch's
