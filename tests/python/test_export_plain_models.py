@@ -60,7 +60,6 @@ def estimator(tmp_path_factory):
         return Estimator(os.path.realpath(str(tmp_path_factory.mktemp("estimator"))))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("way", sorted(cases.WAYS))
 def test_an_estimator_exports_with_plain(estimator, tmp_path, way):
     assert not [op for op in cases.ops_of(estimator.directory)[0] if op.startswith("MxRec")]
