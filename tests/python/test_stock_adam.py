@@ -8,7 +8,8 @@ import tensorflow as tf
 import stock_cases as cases
 import support
 from mx_rec.stock import analysis
-from mx_rec.stock.analysis import plan_variables, table_name
+from mx_rec.stock.analysis import plan_variables
+from mx_rec.stock.planned import table_name
 from mx_rec.stock.convert import saved_places
 from mx_rec.stock.select import convert_graph
 from mx_rec.util import initialize

@@ -21,7 +21,8 @@ from mx_rec.graph.together import take_apart
 from mx_rec.ops.lookups import is_claim
 from mx_rec.ops.registered import registered_ops
 from mx_rec.state.table_variable import CLUSTER_TABLE_OP, TABLE_OP
-from mx_rec.stock.analysis import StockVariable, is_training, plan_text, plan_variables
+from mx_rec.stock.analysis import is_training, plan_variables
+from mx_rec.stock.planned import StockVariable, plan_text
 from mx_rec.stock.options import (ALL_ROWS, BATCH_ROWS, LEAST_ROWS, StockTables,
                                   checked_options)
 from mx_rec.tensorflow.graph_def import serialized

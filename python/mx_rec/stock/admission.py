@@ -13,7 +13,7 @@ from mx_rec.ops import library
 from mx_rec.ops.lookups import mark_movable
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
-from mx_rec.stock.analysis import StockVariable
+from mx_rec.stock.planned import StockVariable
 from mx_rec.stock.options import STEPS, StockTables, thresholds_of
 
 # The attribute of a graph that holds the time of a step.

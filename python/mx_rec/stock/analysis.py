@@ -5,9 +5,8 @@ It reads a GraphDef, and changes nothing: conversion (convert.py) and the comman
 known; what is not known is the reason why a variable stays TensorFlow's.
 """
 
-import hashlib
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import tensorflow as tf
 
@@ -16,13 +15,14 @@ from mx_rec.core.rows import FLOAT32
 from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock import updates as forms
 from mx_rec.stock.adam import Refused, adam_steps
-from mx_rec.stock.dense_updates import SAME_AS_SPARSE, NotByRows, Penalty, dense_updates
+from mx_rec.stock.dense_updates import SAME_AS_SPARSE, NotByRows, dense_updates
 from mx_rec.stock.fused import Piece, gradients_of, pieces_of
-from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
+from mx_rec.stock.id_limits import IdLimits, id_limits
 from mx_rec.stock.nodes import VARIABLES, Nodes, Output, shape_of
 from mx_rec.stock.options import StockTables, dtypes_of, names_it, thresholds_of
-from mx_rec.stock.parts import (Part, Placement, SavedPlace, are_together, parts_of,
-                                placement_of, with_parts)
+from mx_rec.stock.parts import (Placement, SavedPlace, are_together, parts_of, placement_of,
+                                with_parts)
+from mx_rec.stock.planned import Lookup, Slot, StockVariable, product, staying, table_name
 from mx_rec.stock.uses import (SUMMARIES, Stays, Uses, check_reads, check_snapshots,
                                 is_idle)
 from mx_rec.stock.values import Affine, affine_value, describe
@@ -31,149 +31,7 @@ from mx_rec.stock.values import Affine, affine_value, describe
 HAS_SAVER = "a Saver that cannot be built anew was made for it before"
 _FUSED = " from the lookups' gradients"
 _LAZY = {forms.ADAM: "; StockTables(lazy_adam=True) moves those of the batch"}
-_LONGEST_NAME = 80
-_UNLIMITED = "unlimited"
 _OPTIMIZER_OP = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]|(Resource)?Scatter(Sub|Add)$")
-
-
-class Slot(NamedTuple):
-    """A variable of an optimizer that lives on as a slot of the table's rows.
-
-    Attributes:
-        variable: Name of its op.
-        name: Name of the slot.
-        initial: What each float starts at.
-    """
-
-    variable: str
-    name: str
-    initial: float
-
-
-class Lookup(NamedTuple):
-    """A gather of rows.
-
-    Attributes:
-        node: Name of the op.
-        trains: Whether updates of the variable depend on it, so that it makes rows.
-        is_padded: Whether id 0 gives zeros.
-    """
-
-    node: str
-    trains: bool
-    is_padded: bool = False
-
-
-class StockVariable(NamedTuple):
-    """A variable of a model, and what becomes of it.
-
-    Attributes:
-        name: Name of its op.
-        shape: Its sizes; the first is the number of rows.
-        converts: Whether it becomes a table.
-        reason: Why, or why not.
-        table: Name of the table.
-        initializer: The engine's description of new rows.
-        lookups: Gathers.
-        reads: Ops that read the whole variable, whose result is computed from the table.
-        shapes: Ops that tell the shape.
-        states: Ops that tell whether the variable has a value.
-        updates: Sparse updates (stock.updates.Step).
-        kind: Of the updates; "" without any.
-        slots: The optimizer's variables.
-        assigns: Its initializer and those of the slots.
-        pieces: The lookups that the gradients of the one update come straight from, None if
-            something stands between them.
-        ids: What becomes of the limits of its ids; no text where nothing was asked for.
-        part: Of a partitioned variable whose parts share a table: which part it is.
-        on_servers: Whether the table is on parameter servers.
-        gradients: The gradients that the one update sums, by lookup, as pieces without bags; None
-            if it sums others.
-        penalties: Sums of the squares of the variable, which become those of a batch's rows.
-        changes: Ops that set rows, as scripts do with that of padding before each lookup.
-        is_in_branches: Whether branches look rows up.
-        pivots: Copies of the variable in branches, for which ops wait that run there alone.
-        zeros: Ops that tell the shape of the gradient of a branch that is not taken.
-        sets_rows: Whether its initializer sets all rows, to a value that is not drawn row by row.
-        was_run: Whether it has a value already: its initializer and those of its slots are
-            assignments like others then, each of all rows.
-        slot_changes: Those that set its slots then.
-        row_dtype: As what the table keeps its rows.
-        slot_dtype: As what it keeps its slots.
-    """
-
-    name: str
-    shape: List[int]
-    converts: bool
-    reason: str
-    table: str
-    initializer: Dict[str, Any]
-    lookups: List[Lookup]
-    reads: List[str]
-    shapes: List[str]
-    states: List[str]
-    updates: List[forms.Step]
-    kind: str
-    slots: List[Slot]
-    assigns: List[str]
-    pieces: Optional[List[Piece]] = None
-    ids: IdLimits = IdLimits(False, "")
-    part: Optional[Part] = None
-    on_servers: bool = False
-    gradients: Optional[List[Piece]] = None
-    penalties: Sequence[Penalty] = ()
-    changes: Sequence[str] = ()
-    is_in_branches: bool = False
-    pivots: Sequence[str] = ()
-    zeros: Sequence[str] = ()
-    sets_rows: bool = False
-    was_run: bool = False
-    slot_changes: Sequence[str] = ()
-    row_dtype: str = FLOAT32
-    slot_dtype: str = FLOAT32
-
-    @property
-    def first(self) -> int:
-        """The key of its first row."""
-        return 0 if self.part is None else self.part.first
-
-    @property
-    def rows(self) -> int:
-        """Rows that the table is for."""
-        return self.shape[0] if self.part is None else self.part.whole
-
-    def staying(self, reason: str) -> "StockVariable":
-        """Returns the plan of the same variable if it stays TensorFlow's."""
-        return _staying(self.name, self.shape, reason)
-
-    @property
-    def id_end(self) -> int:
-        """What ids are below."""
-        return ID_END if self.ids.is_lifted else self.shape[0]
-
-    @property
-    def reader(self) -> Reader:
-        """What takes its ids."""
-        return Reader(self.name, self.shape[0], [lookup.node for lookup in self.lookups],
-                      self.updates)
-
-    @property
-    def trains(self) -> bool:
-        """Whether a lookup makes rows."""
-        return any(lookup.trains for lookup in self.lookups)
-
-    @property
-    def dim(self) -> int:
-        """Floats of a row."""
-        return product(self.shape[1:])
-
-
-def product(sizes: Sequence[int]) -> int:
-    """Returns how many elements a shape has."""
-    found = 1
-    for size in sizes:
-        found *= size
-    return found
 
 
 def plan_variables(graph_def: Any, options: StockTables, trains: bool,
@@ -262,7 +120,7 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
                                 plan.kind, _LAZY.get(plan.kind, "")))
             slots.update(slot.variable for slot in plan.slots)
         except Stays as why:
-            plan = _staying(node.name, shape, str(why))
+            plan = staying(node.name, shape, str(why))
         planned.append(plan)
     plans = with_parts(nodes, [plan for plan in planned if plan.name not in slots], parts, together,
                        {name for name in names if names[name] in known_parts})
@@ -552,26 +410,6 @@ def _check_start(kind: str, slots: Sequence[Slot]) -> None:
                                                                           slot.initial))
 
 
-def table_name(variable: str, is_unlimited_table: bool = False) -> str:
-    """Returns the name of the table of a variable: letters, digits and underscores.
-
-    Args:
-        variable: Name of the variable's op.
-        is_unlimited_table: Whether its keys are ids without limits. Rows by such ids are no rows
-            by ids with limits, so that the tables have different names in checkpoints.
-
-    Returns:
-        At most 100 characters; different variables have different ones.
-    """
-    cleaned = re.sub(r"[^0-9A-Za-z]+", "_", variable).strip("_")
-    digest = hashlib.sha256(variable.encode("utf-8")).hexdigest()[:8]
-    if is_unlimited_table:
-        return "{}_{}_{}".format(cleaned[-_LONGEST_NAME:].strip("_"), _UNLIMITED, digest)
-    if cleaned == variable and len(cleaned) <= _LONGEST_NAME:
-        return cleaned
-    return "{}_{}".format(cleaned[-_LONGEST_NAME:].strip("_"), digest)
-
-
 def _summary(uses: Uses, kind: str, start: str) -> str:
     parts = ["{} gather{}".format(len(uses.gathers), "" if len(uses.gathers) == 1 else "s")]
     parts.append("updated by {}".format(kind) if kind else "not updated")
@@ -603,23 +441,3 @@ def is_update(kind: str) -> bool:
 def is_training(graph_def: Any) -> bool:
     """Returns whether a graph has an op of an optimizer: it was made to train."""
     return any(is_update(node.op) for node in graph_def.node)
-
-
-def plan_text(plans: Sequence[StockVariable]) -> str:
-    """Returns a plan for a person to read, several lines; nothing for no variables."""
-    lines = []  # type: List[str]
-    for chosen, title in ((True, "{} become{} a table:"),
-                          (False, "{} stay{} TensorFlow's:")):
-        found = [plan for plan in plans if plan.converts == chosen]
-        if not found:
-            continue
-        lines.append(title.format(
-            "{} variable{}".format(len(found), "" if len(found) == 1 else "s"),
-            "s" if len(found) == 1 else ""))
-        lines.extend("  {} [{}]: {}".format(plan.name, ", ".join(map(str, plan.shape)),
-                                             plan.reason) for plan in found)
-    return "\n".join(lines) + "\n" if lines else ""
-
-
-def _staying(name: str, shape: List[int], reason: str) -> StockVariable:
-    return StockVariable(name, list(shape), False, reason, "", {}, [], [], [], [], [], "", [], [])

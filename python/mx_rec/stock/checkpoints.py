@@ -28,7 +28,8 @@ from mx_rec.core.rows import FLOAT32
 from mx_rec.ops.lookups import find_rows
 from mx_rec.state.table_variable import is_table_variable
 from mx_rec.stock.admission import SavedHistory, difference
-from mx_rec.stock.analysis import Slot, StockVariable, plan_variables, table_name
+from mx_rec.stock.analysis import plan_variables
+from mx_rec.stock.planned import Slot, StockVariable, table_name
 from mx_rec.stock.convert import make_table, places_of, saved_places
 from mx_rec.stock.dense import CHUNK, dense_value, fill, make_filling
 from mx_rec.stock.options import StockTables

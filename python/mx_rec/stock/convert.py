@@ -18,8 +18,8 @@ from mx_rec.ops import library
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
 from mx_rec.stock.admission import RowRules, SavedHistory, rules_of
-from mx_rec.stock.analysis import (VARIABLES, StockVariable, plan_variables, table_name,
-                                   with_ids)
+from mx_rec.stock.analysis import VARIABLES, plan_variables, with_ids
+from mx_rec.stock.planned import StockVariable, table_name
 from mx_rec.stock.changes import change
 from mx_rec.stock.dense import Filling, SlotStarts, make_filling, set_all
 from mx_rec.stock.late import late_ops

@@ -43,7 +43,7 @@ def make_filling(table: Table, slots: Sequence[Any], rules: RowRules = RowRules(
 
     Args:
         table: The table.
-        slots: Its slots (stock.analysis.Slot).
+        slots: Its slots (stock.planned.Slot).
         rules: When keys get rows: those that are set count as admitted.
 
     Returns:
@@ -83,7 +83,7 @@ def set_all(table: Table, plan: Any, rows: Optional[tf.Tensor],
 
     Args:
         table: The table.
-        plan: The plan of the variable (stock.analysis.StockVariable).
+        plan: The plan of the variable (stock.planned.StockVariable).
         rows: The variable's value, in its shape; None: each row as it would be when it is made.
         rules: When keys get rows: those that are set count as admitted.
         slots: The values of slots by name, in the same shape; others start as those of new rows do.
@@ -151,7 +151,7 @@ class SlotStarts:
         """Adds the op of a slot.
 
         Args:
-            slot: The slot (stock.analysis.Slot).
+            slot: The slot (stock.planned.Slot).
         """
         make, table = library(), self._table
         scope = "{}//table/".format(scope_of(table.table_name))

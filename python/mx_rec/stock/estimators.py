@@ -13,7 +13,7 @@ from mx_rec.checkpoint.sources import sources_of
 from mx_rec.core.clusters import check_graph
 from mx_rec.core.feature_process import EvictHook
 from mx_rec.state.graph_state import graph_state
-from mx_rec.stock.analysis import table_name
+from mx_rec.stock.planned import table_name
 from mx_rec.stock.checkpoints import dense_variables, saved_histories, saved_tables
 from mx_rec.stock.convert import Needs, converted
 from mx_rec.stock.select import convert_graph, options_of_process

@@ -159,7 +159,7 @@ def with_parts(nodes: Nodes, plans: Sequence[Any], parts: Dict[str, Optional[Par
 
     Args:
         nodes: The graph.
-        plans: stock.analysis.StockVariable of all variables.
+        plans: stock.planned.StockVariable of all variables.
         parts: The parts of variables.
         together: Those whose rows are to be in one table.
         tables: Names of variables that a checkpoint has as tables, whose layout stays.

@@ -16,7 +16,7 @@ from mx_rec.state.table_variable import row_shape
 from mx_rec.stock import updates as forms
 from mx_rec.stock.admission import (RowRules, admit, admitted, count_before, occurrences,
                                      users_of)
-from mx_rec.stock.analysis import Slot, StockVariable
+from mx_rec.stock.planned import Slot, StockVariable
 from mx_rec.stock.dense import chunk_of
 from mx_rec.stock.dense_updates import Penalty
 from mx_rec.stock.fused import SHAPES, Piece

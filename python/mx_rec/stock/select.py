@@ -10,7 +10,8 @@ from mx_rec.edits.replacing import making_many
 from mx_rec.edits.wiring import variable_name
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
-from mx_rec.stock.analysis import HAS_SAVER, StockVariable, plan_variables
+from mx_rec.stock.analysis import HAS_SAVER, plan_variables
+from mx_rec.stock.planned import StockVariable
 from mx_rec.stock.convert import Needs, convert, saved_places
 from mx_rec.stock.options import StockTables, names_it
 from mx_rec.stock.savers import ops_of, renewable_savers

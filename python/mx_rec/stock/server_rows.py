@@ -25,7 +25,7 @@ from mx_rec.edits.wiring import (in_its_place, in_place_of, on_device, replace_c
                                  waits_between)
 from mx_rec.ops.optimizers import PUSH, optimizer_named
 from mx_rec.stock import updates as forms
-from mx_rec.stock.analysis import StockVariable
+from mx_rec.stock.planned import StockVariable
 from mx_rec.stock.fused import Piece
 from mx_rec.stock.rows import Rows, optimizer_step, sums_of
 from mx_rec.stock.servers import Servers
@@ -231,7 +231,7 @@ def refuse_start(table: Table, slot: Any, servers: Servers) -> tf.Operation:
 
     Args:
         table: The table.
-        slot: The slot (stock.analysis.Slot).
+        slot: The slot (stock.planned.Slot).
         servers: Where the table is.
     """
     with tf.init_scope(), on_device(servers.worker):

@@ -21,7 +21,8 @@ from mx_rec.edits.replacing import replace_waiting
 from mx_rec.edits.wiring import forget_variables
 from mx_rec.ops import library
 from mx_rec.stock.admission import RowRules, SavedHistory, started_clock
-from mx_rec.stock.analysis import plan_variables, product, table_name
+from mx_rec.stock.analysis import plan_variables
+from mx_rec.stock.planned import product, table_name
 from mx_rec.stock.checkpoints import (expect_conversion, history_of, RowDtypes, initial_rows,
                                       row_dtypes_of, saved_rows, written_for)
 from mx_rec.stock.convert import (ConvertedVariable, Needs, converted, places_of,
