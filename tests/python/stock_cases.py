@@ -146,3 +146,34 @@ def expect_equal(build, converts, steps=STEPS, stock=None):
     for name, rows in stock.rows.items():
         np.testing.assert_allclose(tables.rows[name], rows, rtol=TOLERANCE, atol=TOLERANCE)
     return tables.plans
+
+
+def train_half(session, path, begins, variable, run, batches):
+    """The first four of eight batches from `start()` and a checkpoint behind them, or the others from that checkpoint;
+    `run` trains by one batch and its labels."""
+    v1 = support.tf().compat.v1
+    saver = v1.train.Saver()
+    session.run(v1.global_variables_initializer())
+    if begins:
+        set_variable(session, variable, start())
+    else:
+        saver.restore(session, path)
+    for batch, label in batches[:4] if begins else batches[4:]:
+        run(batch, label)
+    if begins:
+        saver.save(session, path)
+
+
+def both_halves(tmp_path, half):
+    """What `half(is_converted, path, begins)` gives behind both halves, arrays: with variables and with tables in either,
+    which has to be alike. Returns that of tables in both."""
+    found = {}
+    for before in (False, True):
+        for behind in (False, True):
+            path = str(tmp_path / "model-{}-{}".format(before, behind))
+            half(before, path, True)
+            found[before, behind] = half(behind, path, False)
+    for several in found.values():
+        for one, expected in zip(several, found[False, False]):
+            np.testing.assert_allclose(one, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    return found[True, True]

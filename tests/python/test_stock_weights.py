@@ -220,27 +220,12 @@ def test_a_training_goes_on_from_a_checkpoint_of_either_kind(tmp_path, use_resou
             train = made_optimizer("adam").minimize(loss)
             if is_converted:
                 convert_graph(graph, True)
-            saver = v1.train.Saver()
             with support.new_session(graph=graph) as session:
-                session.run(v1.global_variables_initializer())
-                if begins:
-                    cases.set_variable(session, w, cases.start())
-                else:
-                    saver.restore(session, path)
-                for batch, label in list(cases.batches(8))[:4] if begins else list(cases.batches(8))[4:]:
-                    session.run(train, {ids: batch, labels: label})
-                if begins:
-                    saver.save(session, path)
-                return cases.value_of(session, w)
+                cases.train_half(session, path, begins, w, lambda batch, label: session.run(
+                    train, {ids: batch, labels: label}), list(cases.batches(8)))
+                return [cases.value_of(session, w)]
 
-    found = {}
-    for before in (False, True):
-        for behind in (False, True):
-            path = str(tmp_path / "model-{}-{}".format(before, behind))
-            steps(before, path, True)
-            found[before, behind] = steps(behind, path, False)
-    for one in found.values():
-        np.testing.assert_allclose(one, found[False, False], rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
+    cases.both_halves(tmp_path, steps)
 
 
 @both

@@ -232,32 +232,16 @@ def test_runs_beside_the_training_and_goes_on_from_checkpoints_of_either_kind(tm
             if is_converted:
                 assert [plan.converts for plan in convert_graph(graph, True) if plan.name == "w"] == [True]
             later = tf.nn.embedding_lookup(table, tf.constant([0, 3]))
-            saver = v1.train.Saver()
+            batches = list(cases.batches(8))
+            batches[1] = np.zeros([5, 3], np.int64), np.ones(5, np.float32)
+            batches[6] = np.zeros([5, 3], np.int64), np.ones(5, np.float32)
             with support.new_session(graph=graph) as session:
-                session.run(v1.global_variables_initializer())
-                if begins:
-                    cases.set_variable(session, w, cases.start())
-                else:
-                    saver.restore(session, path)
-                batches = list(cases.batches(8))
-                batches[1] = np.zeros([5, 3], np.int64), np.ones(5, np.float32)
-                batches[6] = np.zeros([5, 3], np.int64), np.ones(5, np.float32)
-                for batch, label in batches[:4] if begins else batches[4:]:
-                    session.run(train, {ids: batch, labels: label})
-                if begins:
-                    saver.save(session, path)
+                cases.train_half(session, path, begins, w, lambda batch, label: session.run(
+                    train, {ids: batch, labels: label}), batches)
                 return [cases.value_of(session, w)] + session.run([asked, table, later])
 
-    found = {}
-    for before in (False, True):
-        for behind in (False, True):
-            path = str(tmp_path / "model-{}-{}".format(before, behind))
-            steps(before, path, True)
-            found[before, behind] = steps(behind, path, False)
-    for several in found.values():
-        for one, expected in zip(several, found[False, False]):
-            np.testing.assert_allclose(one, expected, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
-    assert not found[True, True][1][0].any() and found[True, True][0][0].any()
+    found = cases.both_halves(tmp_path, steps)
+    assert not found[1][0].any() and found[0][0].any()
 
 
 @both

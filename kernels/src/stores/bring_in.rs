@@ -8,7 +8,7 @@
 //! One exchange of a table runs at a time; verbs that find their rows in memory go on beside it.
 //! A victim stays in its frame, to be read and written, until `finish`: if it was written or asked
 //! for meanwhile it stays, and what was appended is nobody's. A wanted row that was freed meanwhile
-//! is left alone. So an exchange that fails has changed nothing.
+//! is left alone. So an exchange that fails has changed nothing but where some records on disk are.
 
 use super::buffers::{sized, Buffers};
 use super::pins::{Pinned, Pins};
@@ -394,7 +394,7 @@ impl Exchange {
     /// Reads and writes; the caller holds no lock of the table.
     ///
     /// # Errors
-    /// What the log says. `finish` leaves all rows where they are then.
+    /// What the log says. `finish` leaves all rows in memory or on disk, as they are, then.
     pub(crate) fn run(&mut self, pool: &Pool) -> Result<()> {
         let Buffers { arrivals, leaving } = &mut self.buffers;
         let (log, leaving) = (&self.log, &mut leaving[..self.victims.len() * self.record]);
