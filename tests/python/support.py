@@ -257,7 +257,8 @@ def update_ids(rule, handle, ids, grad, *hyper, ops=None):
 def kind_of(op):
     """The type of an op or a NodeDef, and which of its forms it is: prepared, of bags, of many tables, and so on."""
     type_, number = (op.op, lambda name: op.attr[name].i) if hasattr(op, "attr") else (op.type, op.get_attr)
-    forms = {"MxRecIdOffset": ["prepared"] * (number("P") > 0) if type_ == "MxRecIdOffset" else [], "MxRecPrepare": []}
+    forms = {"MxRecIdOffset": ["prepared"] * (number("P") > 0) if type_ == "MxRecIdOffset" else [],
+             "MxRecPrepare": [], "MxRecCheckedIds": []}
     if type_ == "MxRecRead":
         forms[type_] = ["distinct"] * (number("R") == 0) + ["bags"] * (number("B") > 0)
         if number("M") != number("N"):

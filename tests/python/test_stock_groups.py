@@ -89,11 +89,37 @@ def test_lookups_and_updates_of_several_variables_are_one_op_each(v1, optimizer,
     types = types_of(seen[-1])
     assert types["MxRecSparseBagsMany"] == types["MxRecRead bags of many"] == types["MxRecRead of many"] == 1
     assert types["MxRecIdOffset of many"] == 1 and not {"MxRecRead", "MxRecRead bags"} & set(types)
+    assert types["MxRecCheckedIds of many"] == 1 and "MxRecCheckedIds" not in types
     update, = needed(seen[-1])["MxRecUpdate"]
     assert (support.rule_of(update), support.form_of(update)) == (optimizer, "bags")
     # Gradients of the pooled vectors are read in that of the concatenation.
     columns = tf.get_static_value(gradients_of(update).columns[0])
     assert sorted(columns) == [-1] * 3 + [at * cases.DIM for at in range(3)]
+
+
+@both
+@pytest.mark.parametrize("wrong", [-1, 7])
+def test_an_id_that_one_of_several_variables_has_not_is_refused_by_its_name_before_any_row_changes(mx, use_resource, wrong):
+    """One op checks the ids of all; a gather that runs alone has those of its own variable checked, and no others."""
+    mx(stock_tables=".*")
+    v1 = tf.compat.v1
+    ids = [v1.placeholder(tf.int64, [None]) for _ in range(3)]
+    made = [v1.get_variable("w%d" % at, [6 + at, 4], use_resource=use_resource,
+                            initializer=v1.constant_initializer(at + 1.0)) for at in range(3)]
+    held = [tf.nn.embedding_lookup(one, of) for one, of in zip(made, ids)]
+    train = v1.train.AdagradOptimizer(0.1).minimize(tf.nn.l2_loss(tf.concat(held, 1)))
+    given = dict(zip(ids, ([5, 0], [6, 6], [7, 1])))
+    with support.started(support.new_session()) as session:
+        session.run(train, given)
+        before = session.run(made)
+        assert types_of(train)["MxRecCheckedIds of many"] == 1
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[1\] = %d is not in \[0, 7\).*of=w1" % wrong):
+            session.run(train, {**given, ids[1]: [0, wrong]})
+        for one, other in zip(session.run(made), before):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(session.run(held[2], {ids[2]: [7]}), before[2][7:])
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[0\] = 8 is not in \[0, 8\).*of=w2"):
+            session.run(held[2], {ids[2]: [8]})
 
 
 @both

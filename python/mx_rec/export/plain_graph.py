@@ -13,7 +13,7 @@ from mx_rec.export import plain_pool
 from mx_rec.export.plain_lookup import (PASSING, Make, Replaced, Source, TableUse, finding,
                                         replacing_nodes)
 from mx_rec.export.plain_rows import PlainTable
-from mx_rec.ops.lookups import FIND, ID_OFFSET, READ, reads_distinct
+from mx_rec.ops.lookups import CHECKED_IDS, FIND, ID_OFFSET, READ, reads_distinct
 from mx_rec.state.table_variable import TABLE_OP, described_name
 from mx_rec.tensorflow.names import ops as tf_ops
 
@@ -24,7 +24,6 @@ _OUR_ATTRIBUTES = "_mx_rec_"
 _RESTORE, _RESTORE_POOLED = "MxRecRestore", "MxRecRestorePooled"
 _WEIGHTS, _DIVISORS = "MxRecBagWeights", "MxRecBagDivisors"
 _SPARSE_BAGS = "MxRecSparseBagsMany"
-_CHECKED = "MxRecCheckedIds"
 
 # Ops that say where bags end.
 _ENDS = {"MxRecBagEnds": plain_pool.dense_ends, "MxRecRaggedBagEnds": plain_pool.ragged_ends,
@@ -258,9 +257,10 @@ class Cut:
                                         given.weights))
         elif node.op == _SPARSE_BAGS:
             replaced = self._sparse_bags_of(node, op)
-        elif node.op == _CHECKED:
-            replaced = Replaced(node, [], [self._input_of(op, 0), self._input_of(op, 1)],
-                                plain_pool.checked_ids)
+        elif node.op == CHECKED_IDS:
+            # All but the names.
+            sources = [self._input_of(op, place) for place in range(len(op.inputs) - 1)]
+            replaced = Replaced(node, [], sources, plain_pool.checked_ids)
         else:
             replaced = None
         if replaced is None:

@@ -138,14 +138,17 @@ def weights(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor
 
 
 def checked_ids(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
-    """Makes ids, the first source, that are checked against a number of rows, the other."""
+    """Makes ids, all sources but the last, that are checked each against a number of rows there."""
     del tables
-    ids, rows = sources
-    is_row = tf.reduce_all(tf.logical_and(tf.greater_equal(ids, 0),
-                                          tf.less(tf.cast(ids, tf.int64), rows)))
-    is_checked = _check(is_row, "ids must be in [0, rows)", [ids, rows])
-    with tf.control_dependencies([is_checked]):
-        return [tf.identity(ids)]
+    *members, rows = sources
+    checked = []  # type: List[tf.Tensor]
+    for ids, end in zip(members, tf.unstack(rows, len(members))):
+        is_row = tf.reduce_all(tf.logical_and(tf.greater_equal(ids, 0),
+                                              tf.less(tf.cast(ids, tf.int64), end)))
+        is_checked = _check(is_row, "ids must be in [0, rows)", [ids, end])
+        with tf.control_dependencies([is_checked]):
+            checked.append(tf.identity(ids))
+    return checked
 
 
 def divisors(combiner: int, has_weights: bool, sources: List[tf.Tensor],

@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from mx_rec.edits.replacing import FUSED_ATTRIBUTE, in_place_of, replace_each, replace_ops
 from mx_rec.ops import library
-from mx_rec.ops.lookups import (FIND, ID_OFFSET, READ, SPARSE_BAGS, Resolved, find_rows, is_claim,
-                                mark_group, mark_movable, may_move, read_rows, resolve)
+from mx_rec.ops.lookups import (CHECKED_IDS, FIND, ID_OFFSET, READ, SPARSE_BAGS, Resolved,
+                                checked_ids, find_rows, is_claim, mark_group, mark_movable,
+                                may_move, read_rows, resolve)
 from mx_rec.ops.shapes import list_lengths, lists_of
 from mx_rec.tensorflow.names import tensor_util
 
@@ -95,6 +96,8 @@ class Together:
                                lists["absent"] or [None] * len(lists["handles"])]
         with in_place_of(first):
             _fill_norms(every, given)
+            if first.type in (ID_OFFSET, FIND):
+                given["ids"] = _checked_together(given["ids"])
             made = _made(first, given, "together")
         mark_movable(made[0].op, may_move(first))
         members = sum(op.get_attr("N") for op in together)
@@ -129,6 +132,21 @@ def _made(op: tf.Operation, given: Dict[str, List[tf.Tensor]], name: str) -> Lis
                          norms=norms, name=name)
     return list(read_rows(given["handles"], given["variables"], given["offsets"],
                           given["inverse"], bags, norms=norms, name=name)[0].op.outputs)
+
+
+def _checked_together(ids: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+    """Returns ids of which one op checks those that ops of their own check."""
+    checks = list(OrderedDict.fromkeys(
+        one.op for one in ids if one.op.type == CHECKED_IDS and not one.op.control_inputs))
+    given = [lists_of(op) for op in checks]
+    rows, names = ([tensor_util.constant_value(lists[name][0]) for lists in given]
+                   for name in ("rows", "names"))
+    if len(checks) < 2 or any(value is None for value in rows + names):
+        return list(ids)
+    made = checked_ids([tensor for lists in given for tensor in lists["ids"]],
+                       np.concatenate(rows), [name.tobytes().decode("utf-8") for name in names])
+    new = dict(zip([output.name for op in checks for output in op.outputs], made))
+    return [new.get(one.name, one) for one in ids]
 
 
 def _one_vector(parts: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -2,6 +2,7 @@
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
@@ -16,6 +17,8 @@ PREPARE = "MxRecPrepare"
 READ, FIND = "MxRecRead", "MxRecFind"
 # Spreads rows that were read over ids.
 RESTORE = "MxRecRestore"
+# Refuses ids that variables do not have.
+CHECKED_IDS = "MxRecCheckedIds"
 # Makes the bags of sparse ids.
 SPARSE_BAGS = "MxRecSparseBagsMany"
 
@@ -45,6 +48,25 @@ class Resolved(NamedTuple):
     def of(self, member: int) -> Tuple[tf.Tensor, tf.Tensor]:
         """Returns offsets and inverse of one table."""
         return self.offsets[member], self.inverse[member]
+
+
+def checked_ids(ids: Sequence[tf.Tensor], rows: Sequence[int], names: Sequence[str],
+                name: str = "ids") -> List[tf.Tensor]:
+    """Adds the op that refuses ids which are no rows of their variables.
+
+    Args:
+        ids: For each variable its int32 or int64 ids, of one type.
+        rows: For each its rows.
+        names: For each what errors call it.
+        name: Name of the op.
+
+    Returns:
+        The ids.
+    """
+    called = np.frombuffer("\n".join(names).encode("utf-8"), np.uint8)
+    return list(library().mx_rec_checked_ids(
+        list(ids), tf.constant(list(rows), tf.int64, name="rows"),
+        tf.constant(called, name="names"), name=name))
 
 
 def resolve(handles: Sequence[tf.Tensor], ids: Sequence[tf.Tensor],

@@ -10,7 +10,7 @@ from mx_rec.edits.replacing import FUSED_ATTRIBUTE, mark_positions
 from mx_rec.edits.wiring import (depends, in_place_of, on_device, replace_change, replace_output,
                                  waits_between, waits_of_copy, waits_of_gather)
 from mx_rec.ops import library
-from mx_rec.ops.lookups import find_rows, mark_movable, read_rows, resolve
+from mx_rec.ops.lookups import checked_ids, find_rows, mark_movable, read_rows, resolve
 from mx_rec.ops.optimizers import Gradients, OptimizerStep, optimizer_named, update
 from mx_rec.state.table_variable import row_shape
 from mx_rec.stock import updates as forms
@@ -79,8 +79,7 @@ class Rows:
 
     def checked_ids(self, ids: tf.Tensor) -> tf.Tensor:
         """Adds the op that refuses ids that the variable does not have; returns their keys."""
-        checked = library().mx_rec_checked_ids(
-            ids, tf.constant(self.plan.id_end, tf.int64, name="rows"), name="ids")
+        checked, = checked_ids([ids], [self.plan.id_end], [self.plan.name])
         if self.plan.first == 0:
             return checked
         return tf.cast(checked, tf.int64) + self.plan.first

@@ -52,9 +52,10 @@ fn a_key_without_a_row_is_found_as_it_would_start_and_ids_of_a_variable_are_chec
     let random = json!({"kind": "random_uniform", "min": -1.0, "max": 1.0});
     let table = Table::new(&graph, "t", json!({"initializer": random}));
     let ids = graph.placeholder::<i64>(&None);
-    let rows = graph.constant(&Tensor::scalar(10_i64));
-    let checked = graph.node("MxRecCheckedIds").input(ids).input(rows);
-    let checked = checked.first();
+    let rows = graph.constant(&Tensor::vector(&[10_i64, 1 << 40]));
+    let names = graph.constant(&Tensor::vector(b"items\nusers"));
+    let checked = graph.node("MxRecCheckedIds").inputs(&[ids, ids]);
+    let checked = checked.input(rows).input(names).first();
     let found = find(&graph, &[table], &[checked], &[], [&[], &[], &[]]);
     let found = found.int("initial", 1).made();
     let embedding = table.embed(table.id_offset(ids));
@@ -74,6 +75,7 @@ fn a_key_without_a_row_is_found_as_it_would_start_and_ids_of_a_variable_are_chec
         let error = session.run(&[(ids, &keys)], &[found.output(0)], &[]);
         let error = error.err().expect("an id outside of the variable");
         assert!(error.message.contains(&wrong.to_string()), "{error}");
+        assert!(error.message.contains("items"), "{error}");
     }
 }
 
