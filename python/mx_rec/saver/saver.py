@@ -26,7 +26,8 @@ from mx_rec.saver import incremental
 from mx_rec.saver.var_lists import MARKER, is_marked, names_no_table, saver_ops
 from mx_rec.state.settings import Settings
 from mx_rec.state.table_variable import is_table_variable
-from mx_rec.stock.checkpoints import DenseSource, check_admission, with_variables
+from mx_rec.stock.admission import check_admission
+from mx_rec.stock.checkpoints import DenseSource, with_variables
 from mx_rec.stock.convert import converted
 from mx_rec.stock.saved_variables import described_variables
 from mx_rec.tensorflow.names import checkpoint_management, training_util

@@ -1,11 +1,15 @@
 """Admission and eviction of the tables of unchanged models: what is counted, and by which clock."""
 
+import os
 from typing import (AbstractSet, Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional,
                     Sequence, Tuple)
 
+import numpy as np
 import tensorflow as tf
 
 from mx_rec.base.log import logger
+from mx_rec.checkpoint import tables
+from mx_rec.checkpoint.parts import directories_of
 from mx_rec.core.admission import Counted, count_and_admit
 from mx_rec.core.table import Table
 from mx_rec.edits.wiring import depends
@@ -193,6 +197,66 @@ def difference(rules: RowRules, saved: SavedHistory) -> str:
                 ("seconds", saved.latest, "steps") if rules.is_by_steps
                 else ("steps", saved.latest, "seconds")))
     return ""
+
+
+def history_of(path: str) -> Optional[SavedHistory]:
+    """Returns the admission history of a saved table, None if it has none.
+
+    Args:
+        path: The table's directory.
+    """
+    try:
+        history = tables.describe(path)["history"]
+    except tables.TableError:
+        # A load says what is wrong.
+        return None
+    return None if history is None else SavedHistory(history["access"], history["latest"])
+
+
+def refused_rows(path: str, count: int) -> np.ndarray:
+    """Returns which of the keys 0, 1, ... training refuses, bool (count).
+
+    Args:
+        path: Directory of a saved table.
+        count: Of the keys.
+    """
+    history = history_of(path)
+    if history is None or history.access <= 1:
+        return np.zeros(count, bool)
+    known = np.fromfile(os.path.join(path, "hist_rec"), "<i8")[1:].reshape(-1, 3)
+    refused = np.ones(count, bool)
+    admitted = known[known[:, 1] >= history.access, 0]
+    refused[admitted[(admitted >= 0) & (admitted < count)]] = False
+    return refused
+
+
+def check_admission(converted: Sequence[Any], directory: str, checkpoint: str) -> None:
+    """Compares the rules of tables with those of the training that saved a checkpoint.
+
+    An Estimator's training goes by the checkpoint. A session's graph was made before it was known:
+    another training is an error then, and of a graph that does not train the log warns.
+
+    Args:
+        converted: The variables that became tables (stock.convert.ConvertedVariable).
+        directory: The checkpoint's directory of tables, which need not exist.
+        checkpoint: Prefix of the checkpoint.
+
+    Raises:
+        tf.errors.InvalidArgumentError: If training would give keys other rows.
+    """
+    for one in converted:
+        for path in directories_of(directory, one.table.table_name):
+            history = history_of(path)
+            text = "" if history is None else difference(one.rules, history)
+            if not text:
+                continue
+            text = "the table {!r} (variable {!r}) of {}: {}.".format(
+                one.table.table_name, one.plan.name, checkpoint, text)
+            if one.plan.updates:
+                raise tf.errors.InvalidArgumentError(
+                    None, None, "training cannot go on with {} It is a setting of "
+                    "StockTables.".format(text))
+            logger.warning("keys may have other rows than those of %s", text)
 
 
 def _observe(table: Table, rules: RowRules, ids: tf.Tensor, weight: int) -> Any:

@@ -27,7 +27,7 @@ from mx_rec.checkpoint.table_ops import TableOps
 from mx_rec.core.rows import FLOAT32
 from mx_rec.ops.lookups import find_rows
 from mx_rec.state.table_variable import is_table_variable
-from mx_rec.stock.admission import SavedHistory, difference
+from mx_rec.stock.admission import SavedHistory, history_of, refused_rows
 from mx_rec.stock.analysis import plan_variables
 from mx_rec.stock.planned import Slot, StockVariable, table_name
 from mx_rec.stock.convert import make_table, places_of, saved_places
@@ -66,37 +66,6 @@ def saved_histories(checkpoint: str) -> Dict[str, SavedHistory]:
     return found
 
 
-def history_of(path: str) -> Optional[SavedHistory]:
-    """Returns the admission history of a saved table, None if it has none.
-
-    Args:
-        path: The table's directory.
-    """
-    try:
-        history = tables.describe(path)["history"]
-    except tables.TableError:
-        # A load says what is wrong.
-        return None
-    return None if history is None else SavedHistory(history["access"], history["latest"])
-
-
-def refused_rows(path: str, count: int) -> np.ndarray:
-    """Returns which of the keys 0, 1, ... training refuses, bool (count).
-
-    Args:
-        path: Directory of a saved table.
-        count: Of the keys.
-    """
-    history = history_of(path)
-    if history is None or history.access <= 1:
-        return np.zeros(count, bool)
-    known = np.fromfile(os.path.join(path, "hist_rec"), "<i8")[1:].reshape(-1, 3)
-    refused = np.ones(count, bool)
-    admitted = known[known[:, 1] >= history.access, 0]
-    refused[admitted[(admitted >= 0) & (admitted < count)]] = False
-    return refused
-
-
 def dense_variables(graph: tf.Graph, checkpoint: str) -> Set[str]:
     """Returns the variables of a graph that a checkpoint has as variables.
 
@@ -115,35 +84,6 @@ def dense_variables(graph: tf.Graph, checkpoint: str) -> Set[str]:
             if (variable.op.name if info is None else info.full_name) in names:
                 found.add(variable.op.name)
     return found
-
-
-def check_admission(converted: Sequence[Any], directory: str, checkpoint: str) -> None:
-    """Compares the rules of tables with those of the training that saved a checkpoint.
-
-    An Estimator's training goes by the checkpoint. A session's graph was made before it was known:
-    another training is an error then, and of a graph that does not train the log warns.
-
-    Args:
-        converted: The variables that became tables (stock.convert.ConvertedVariable).
-        directory: The checkpoint's directory of tables, which need not exist.
-        checkpoint: Prefix of the checkpoint.
-
-    Raises:
-        tf.errors.InvalidArgumentError: If training would give keys other rows.
-    """
-    for one in converted:
-        for path in directories_of(directory, one.table.table_name):
-            history = history_of(path)
-            text = "" if history is None else difference(one.rules, history)
-            if not text:
-                continue
-            text = "the table {!r} (variable {!r}) of {}: {}.".format(
-                one.table.table_name, one.plan.name, checkpoint, text)
-            if one.plan.updates:
-                raise tf.errors.InvalidArgumentError(
-                    None, None, "training cannot go on with {} It is a setting of "
-                    "StockTables.".format(text))
-            logger.warning("keys may have other rows than those of %s", text)
 
 
 class DenseSource:

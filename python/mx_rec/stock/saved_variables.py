@@ -13,8 +13,8 @@ import tensorflow as tf
 from mx_rec.checkpoint.chains import VARIABLES, chain_of, read_manifest
 from mx_rec.checkpoint.parts import directories_of
 from mx_rec.checkpoint.remote import directory_of, local_copy
-from mx_rec.stock.checkpoints import (initial_rows, refused_rows, saved_rows,
-                                         written_for)
+from mx_rec.stock.admission import refused_rows
+from mx_rec.stock.checkpoints import initial_rows, saved_rows, written_for
 from mx_rec.stock.convert import ConvertedVariable
 
 

@@ -20,11 +20,11 @@ from mx_rec.checkpoint.chains import chain_of
 from mx_rec.edits.replacing import replace_waiting
 from mx_rec.edits.wiring import forget_variables
 from mx_rec.ops import library
-from mx_rec.stock.admission import RowRules, SavedHistory, started_clock
+from mx_rec.stock.admission import RowRules, SavedHistory, started_clock, history_of
 from mx_rec.stock.analysis import plan_variables
 from mx_rec.stock.planned import product, table_name
-from mx_rec.stock.checkpoints import (expect_conversion, history_of, RowDtypes, initial_rows,
-                                      row_dtypes_of, saved_rows, written_for)
+from mx_rec.stock.checkpoints import (expect_conversion, RowDtypes, initial_rows, row_dtypes_of,
+                                      saved_rows, written_for)
 from mx_rec.stock.convert import (ConvertedVariable, Needs, converted, places_of,
                                   saved_places)
 from mx_rec.stock.dense import set_all
