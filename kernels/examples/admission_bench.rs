@@ -12,7 +12,15 @@
 #[expect(dead_code, reason = "each bench uses its own part of it")]
 mod support;
 
-use mx_rec_kernels::{Columns, Ids, LazyAdam, Pool, Result, Table, Target, Thresholds};
+#[expect(
+    dead_code,
+    reason = "programs share the file, and each uses some of it"
+)]
+#[path = "../tests/singles/mod.rs"]
+mod singles;
+
+use crate::singles::{Singles as _, Target};
+use mx_rec_kernels::{Columns, Ids, LazyAdam, Pool, Result, Table, Thresholds};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;

@@ -12,6 +12,14 @@
 #[expect(dead_code, reason = "other benches use the rest")]
 mod support;
 
+#[expect(
+    dead_code,
+    reason = "programs share the file, and each uses some of it"
+)]
+#[path = "../tests/singles/mod.rs"]
+mod singles;
+
+use crate::singles::Singles as _;
 use mx_rec_kernels::{
     Absent, Bags, Columns, Ids, KeysOf, LazyAdam, Lease, LookupGradients, Pool, Result,
     RowOptimizer, RowsOf, Table,

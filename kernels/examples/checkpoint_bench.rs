@@ -13,8 +13,16 @@
 #[path = "support/arguments.rs"]
 mod arguments;
 
+#[expect(
+    dead_code,
+    reason = "programs share the file, and each uses some of it"
+)]
+#[path = "../tests/singles/mod.rs"]
+mod singles;
+
+use crate::singles::{Singles as _, Target};
 use arguments::Arguments;
-use mx_rec_kernels::{checkpoint, Ids, Initializer, Momentum, Pool, Table, TableConfig, Target};
+use mx_rec_kernels::{checkpoint, Ids, Initializer, Momentum, Pool, Table, TableConfig};
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};

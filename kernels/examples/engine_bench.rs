@@ -14,8 +14,16 @@ mod known_places;
 #[expect(dead_code, reason = "each bench uses its own part of it")]
 mod support;
 
+#[expect(
+    dead_code,
+    reason = "programs share the file, and each uses some of it"
+)]
+#[path = "../tests/singles/mod.rs"]
+mod singles;
+
+use crate::singles::{Singles as _, Target};
 use known_places::{FreshPlaces, KnownPlaces, Traffic};
-use mx_rec_kernels::{Absent, Ids, LazyAdam, Pool, Result, Table, Target};
+use mx_rec_kernels::{Absent, Ids, LazyAdam, Pool, Result, Table};
 use std::time::Instant;
 use support::arguments::Arguments;
 use support::{

@@ -16,8 +16,16 @@
 #[expect(dead_code, reason = "each bench uses its own part of it")]
 mod support;
 
+#[expect(
+    dead_code,
+    reason = "programs share the file, and each uses some of it"
+)]
+#[path = "../tests/singles/mod.rs"]
+mod singles;
+
+use crate::singles::{Singles as _, Target};
 use mx_rec_kernels::{
-    checkpoint, Absent, Ids, Optimizer, Pool, Result, RowDtype, Table, Target, OPTIMIZERS,
+    checkpoint, Absent, Ids, Optimizer, Pool, Result, RowDtype, Table, OPTIMIZERS,
 };
 use std::path::PathBuf;
 use support::arguments::Arguments;

@@ -17,6 +17,14 @@
 #[expect(dead_code, reason = "each bench uses its own part of it")]
 mod support;
 
+#[expect(
+    dead_code,
+    reason = "programs share the file, and each uses some of it"
+)]
+#[path = "../tests/singles/mod.rs"]
+mod singles;
+
+use crate::singles::Singles as _;
 use mx_rec_kernels::{
     Columns, Ids, LazyAdam, Lease, LookupGradients, Pool, Result, RowDtype, RowStorage, Table,
     TableConfig, TierConfig, TierStats,

@@ -5,6 +5,9 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(test)]
+extern crate self as mx_rec_kernels;
+
 mod batch;
 pub mod checkpoint;
 mod error;
@@ -31,6 +34,9 @@ mod pool;
     )
 )]
 mod simd;
+#[cfg(test)]
+#[path = "../tests/singles/mod.rs"]
+mod singles;
 mod sort;
 mod stores;
 mod sync;
@@ -53,7 +59,7 @@ pub use optim::{
 pub use partition::{check_parts, Partition, BUCKETS};
 pub use pool::Pool;
 pub use table::{
-    Absent, BatchRows, Export, Field, FieldUpdate, IdsOf, KeyGradients, KeysOf, Lease, Loading,
+    Absent, BatchRows, Field, FieldUpdate, IdsOf, KeyGradients, KeysOf, Lease, Loading,
     LookupGradients, Memory, Push, Pushed, RowGradients, RowStorage, RowsOf, SlotValues, Snapshot,
-    Stats, Table, TableConfig, Target, Thresholds, TierConfig, TierStats, MAX_CAPACITY, MAX_DIM,
+    Stats, Table, TableConfig, Thresholds, TierConfig, TierStats, MAX_CAPACITY, MAX_DIM,
 };

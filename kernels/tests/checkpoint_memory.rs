@@ -3,8 +3,15 @@
 
 mod peak;
 
+#[expect(
+    dead_code,
+    reason = "programs share the file, and each uses some of it"
+)]
+mod singles;
+
+use crate::singles::{Singles as _, Target};
 use mx_rec_kernels::{
-    checkpoint, Ids, Initializer, LazyAdam, Pool, Table, TableConfig, Target, Thresholds,
+    checkpoint, Ids, Initializer, LazyAdam, Pool, Table, TableConfig, Thresholds,
 };
 use peak::extra;
 use std::fs;

@@ -7,10 +7,17 @@
 //! `MX_REC_MODEL_SCHEDULES` sets how many schedules each test tries. A failure prints the schedule
 //! that `shuttle::replay` repeats.
 
+#[expect(
+    dead_code,
+    reason = "programs share the file, and each uses some of it"
+)]
+mod singles;
+
+use crate::singles::{Singles as _, Target};
 use mx_rec_kernels::checkpoint::{save, StagedLoad};
 use mx_rec_kernels::tier::Files;
 use mx_rec_kernels::{
-    Absent, Error, Ids, Initializer, Pool, RowsOf, Sgd, Table, TableConfig, Target, Thresholds,
+    Absent, Error, Ids, Initializer, Pool, RowsOf, Sgd, Table, TableConfig, Thresholds,
 };
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{thread, Config, Runner};
@@ -289,7 +296,9 @@ fn an_eviction_that_moves_rows_meets_updates_and_a_clear() {
                 let pool = Pool::new(1).unwrap();
                 let sgd = Sgd::new(1.0, 0.0).unwrap();
                 let grads = [0.0; 2 * DIM];
-                let target = Target::Ids(Ids::I64(&[2, 9]));
+                let lease = updating.lease(&pool, Ids::I64(&[2, 9]), None, &mut [0; 2]);
+                let target = lease.unwrap();
+                let target = Target::Offsets(target.offsets());
                 updating.apply(&pool, target, &grads, &sgd).unwrap();
                 updating.clear();
             }),

@@ -3,9 +3,14 @@
 
 mod peak;
 
-use mx_rec_kernels::{
-    checkpoint, Absent, Ids, Initializer, Pool, Table, TableConfig, Target, TierConfig,
-};
+#[expect(
+    dead_code,
+    reason = "programs share the file, and each uses some of it"
+)]
+mod singles;
+
+use crate::singles::{Singles as _, Target};
+use mx_rec_kernels::{checkpoint, Absent, Ids, Initializer, Pool, Table, TableConfig, TierConfig};
 use peak::{extra, status};
 use std::fs;
 use std::path::Path;

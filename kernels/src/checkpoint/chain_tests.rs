@@ -2,7 +2,8 @@
 
 use super::temp::{is_whole, Temp};
 use super::{load, load_chain, save, save_delta, StagedLoad};
-use crate::{Adam, Ids, Initializer, Kind, LazyAdam, Pool, Sgd, Table, TableConfig, Target};
+use crate::singles::{Singles as _, Target};
+use crate::{Adam, Ids, Initializer, Kind, LazyAdam, Pool, Sgd, Table, TableConfig};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
@@ -43,7 +44,7 @@ fn content(table: &Table) -> BTreeMap<i64, Vec<u32>> {
         rows.insert(key, row.iter().map(|value| value.to_bits()).collect());
         Ok(())
     };
-    table.for_each_row(put).unwrap();
+    table.snapshot().for_each_row(put).unwrap();
     rows
 }
 

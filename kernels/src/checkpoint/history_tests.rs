@@ -3,7 +3,8 @@
 use super::temp::Temp;
 use super::{load, load_chain, save, save_delta};
 use crate::history::{Seen, Settings};
-use crate::{Ids, Initializer, Kind, Pool, Result, Sgd, Table, TableConfig, Target, Thresholds};
+use crate::singles::{Singles as _, Target};
+use crate::{Ids, Initializer, Kind, Pool, Result, Sgd, Table, TableConfig, Thresholds};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
@@ -94,7 +95,7 @@ fn state(table: &Table) -> State {
         rows.insert(key, row.iter().map(|value| value.to_bits()).collect());
         Ok(())
     };
-    table.for_each_row(put).unwrap();
+    table.snapshot().for_each_row(put).unwrap();
     (rows, known(table), settings(table))
 }
 

@@ -4,9 +4,8 @@ use super::format::{key_attribute, value_attribute};
 use super::manifest::sign;
 use super::temp::Temp;
 use super::{load, load_chain, save};
-use crate::{
-    Ids, Initializer, Kind, LazyAdam, Pool, Result, Sgd, SlotSpec, Table, TableConfig, Target,
-};
+use crate::singles::{Singles as _, Target};
+use crate::{Ids, Initializer, Kind, LazyAdam, Pool, Result, Sgd, SlotSpec, Table, TableConfig};
 use std::fs;
 use std::path::{Path, PathBuf};
 

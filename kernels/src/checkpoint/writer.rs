@@ -22,8 +22,8 @@ const ATTEMPTS: u32 = 10_000;
 /// The files hold one moment of the table: updates wait. All threads of the pool write them into a
 /// hidden directory beside `dir`; they are flushed to the disk and renamed, so `dir` holds all of
 /// the new content or all of the old. An earlier checkpoint of that name is replaced; anything else
-/// of that name is left alone. Memory beside the table: what [`Table::for_each_row`] needs, and
-/// about 1 MiB a thread.
+/// of that name is left alone. Memory beside the table: what
+/// [`Snapshot::for_each_row`](crate::Snapshot::for_each_row) needs, and about 1 MiB a thread.
 ///
 /// Batches may be observed meanwhile: every key is in the history once, with what was known of it
 /// at some moment of the save.

@@ -1,31 +1,6 @@
 //! The arguments and results of a table's verbs.
 
-use crate::{Bags, Columns, Ids, SlotSpec, TableConfig};
-
-/// The rows an update is for.
-#[derive(Clone, Copy, Debug)]
-pub enum Target<'a> {
-    /// Offsets as [`Table::id_offset`](crate::Table::id_offset) gave them; they may repeat, -1 and
-    /// 0 are skipped.
-    Offsets(&'a [i64]),
-    /// Keys; unknown ones get rows first.
-    Ids(Ids<'a>),
-}
-
-impl Target<'_> {
-    /// How many gradients the target takes.
-    pub fn len(&self) -> usize {
-        match self {
-            Target::Offsets(offsets) => offsets.len(),
-            Target::Ids(ids) => ids.len(),
-        }
-    }
-
-    /// Whether it takes none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
+use crate::{Bags, Columns, SlotSpec, TableConfig};
 
 /// The gradients of some rows of a table.
 #[derive(Clone, Copy, Debug)]
@@ -61,8 +36,8 @@ pub struct SlotValues<'a> {
     pub values: &'a [f32],
 }
 
-/// What [`Table::find`](crate::Table::find) gives for keys without a row. The padding key always
-/// gives zeros.
+/// What [`Table::find_many`](crate::Table::find_many) gives for keys without a row. The padding key
+/// always gives zeros.
 #[derive(Clone, Copy, Debug)]
 pub enum Absent<'a> {
     /// Zeros.
@@ -74,17 +49,6 @@ pub enum Absent<'a> {
     /// The row that a new key would start with in a table of this configuration. Not for pooled
     /// lookups.
     Initial(&'a TableConfig),
-}
-
-/// The content of a table at one moment, in row order.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Export {
-    /// Keys, shape `(n)`.
-    pub keys: Vec<i64>,
-    /// Embeddings, shape `(n, dim)`.
-    pub embedding: Vec<f32>,
-    /// Each slot with its values, shape `(n, dim)`.
-    pub slots: Vec<(SlotSpec, Vec<f32>)>,
 }
 
 /// Bytes a table holds.

@@ -53,16 +53,6 @@ pub(in crate::table) enum LockedIndex<'t> {
     Alone(RwLockWriteGuard<'t, Index>),
 }
 
-impl<'t> LockedIndex<'t> {
-    /// Lets others read.
-    pub(in crate::table) fn shared(self) -> RwLockReadGuard<'t, Index> {
-        match self {
-            LockedIndex::Shared(index) => index,
-            LockedIndex::Alone(index) => RwLockWriteGuard::downgrade(index),
-        }
-    }
-}
-
 impl Deref for LockedIndex<'_> {
     type Target = Index;
 

@@ -24,6 +24,7 @@ impl TableConfig {
 
 #[cfg(test)]
 mod tests {
+    use crate::singles::Singles as _;
     use crate::{Absent, Bags, Ids, Initializer, KeysOf, Pool, Result, Table, TableConfig};
 
     fn table(initializer: Initializer) -> Result<Table> {

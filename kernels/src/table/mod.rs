@@ -54,7 +54,7 @@ mod stats;
 mod verbs;
 mod whole;
 
-pub use args::{Absent, Export, LookupGradients, Memory, RowGradients, SlotValues, Target};
+pub use args::{Absent, LookupGradients, Memory, RowGradients, SlotValues};
 pub use config::{RowStorage, TableConfig, TierConfig, MAX_CAPACITY, MAX_DIM};
 pub use engine::Table;
 pub use rows::tier::TierStats;

@@ -4,12 +4,13 @@ mod deltas;
 
 use crate::directory::Directory;
 use crate::pooled::{embed_pooled, find_pooled};
+use crate::singles::{Singles as _, Target};
 use crate::support::{
     applied, field_update, found_rows, is_whole, key_gradients, known_offsets, rows_of,
 };
 use mx_rec_kernels::{
     checkpoint, Absent, Adam, Bags, Field, Ids, Initializer, KeysOf, Kind, LazyAdam, Pool, Push,
-    RowOptimizer, RowsOf, Sgd, SlotValues, Table, TableConfig, Target,
+    RowOptimizer, RowsOf, Sgd, SlotValues, Table, TableConfig,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! What AdamW and the two forms of Nadam give every row is what they give it on paper, in all rows.
 
 use crate::adam::{apply, both, trained, Dense, Draw, Numbers, DIM, USUAL};
+use crate::singles::Singles as _;
 use mx_rec_kernels::{Optimizer, Pool, RowOptimizer, SlotSpec, OPTIMIZERS};
 
 /// The momentum of step `t` of Keras' Nadam.

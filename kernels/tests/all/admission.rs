@@ -1,10 +1,10 @@
 //! Which keys get rows and which lose them, against a plain model and by hand.
 
+use crate::singles::{Singles as _, Target};
 use crate::support::{admitted, cases, created, expect_error, found_rows, thresholds};
 use crate::table::rows;
 use mx_rec_kernels::{
-    Ids, Initializer, Kind, LazyAdam, Lease, Pool, Sgd, Stats, Table, TableConfig, Target,
-    Thresholds,
+    Ids, Initializer, Kind, LazyAdam, Lease, Pool, Sgd, Stats, Table, TableConfig, Thresholds,
 };
 use proptest::prelude::*;
 use std::collections::HashMap;

@@ -1,10 +1,11 @@
 //! Batches ahead of their step: what is staged stays unseen, what is leased stays good, and no row
 //! is lost.
 
+use crate::singles::{Singles as _, Target};
 use crate::support::{applied, created, found_rows, pool, UNIFORM};
 use crate::table::rows;
 use mx_rec_kernels::{
-    Adagrad, Ids, Initializer, Kind, Lease, Pool, Result, Sgd, SlotSpec, Table, TableConfig, Target,
+    Adagrad, Ids, Initializer, Kind, Lease, Pool, Result, Sgd, SlotSpec, Table, TableConfig,
 };
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Batches of many tables that are prepared together: what each table gives is what it gives alone,
 //! and threads that claim, remove and clear meanwhile wait for nobody for ever.
 
+use crate::singles::Singles as _;
 use crate::support::{ids_of, UNIFORM};
 use crate::table::rows;
 use mx_rec_kernels::{Ids, Lease, Pool, Table, TableConfig};

@@ -2,6 +2,7 @@
 //! saved.
 
 use crate::admission::look;
+use crate::singles::Singles as _;
 use crate::support::thresholds;
 use mx_rec_kernels::{
     checkpoint, Initializer, Pool, RowDtype, RowStorage, SlotSpec, Table, TableConfig,

@@ -4,12 +4,13 @@ use crate::halves::{
     config, converting, message, number_of, rows, stored, train, with_half_slots, DIM, HALVES,
 };
 use crate::optimizers::optimizer;
+use crate::singles::{Singles as _, Target};
 use crate::support::{created, field_update, tier};
 use crate::tiered::support::Directory;
 use mx_rec_kernels::checkpoint::{inspect, load, save};
 use mx_rec_kernels::{
     Absent, Field, Ids, Pool, Result, Rounding, RowDtype, RowGradients, SlotSpec, SlotValues,
-    Table, TableConfig, Target,
+    Table, TableConfig,
 };
 use std::collections::BTreeMap;
 

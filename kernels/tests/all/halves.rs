@@ -1,12 +1,13 @@
 //! Rows of 2 bytes a value: what they become step by step, and in checkpoints of other types.
 
 use crate::optimizers::optimizer;
+use crate::singles::{Singles as _, Target};
 use crate::support::{created, field_update, found_rows, push_of, UNIFORM};
 use crate::tiered::support::Directory;
 use mx_rec_kernels::checkpoint::{load, load_part, save};
 use mx_rec_kernels::{
     Absent, Error, Field, Ids, Partition, Pool, Result, Rounding, RowDtype, RowStorage, SlotSpec,
-    Table, TableConfig, Target, OPTIMIZERS,
+    Table, TableConfig, OPTIMIZERS,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -86,7 +87,7 @@ pub(crate) fn rows(table: &Table) -> BTreeMap<i64, Vec<u32>> {
         found.insert(key, row.iter().map(|value| value.to_bits()).collect());
         Ok(())
     };
-    table.for_each_row(&mut put).unwrap();
+    table.snapshot().for_each_row(&mut put).unwrap();
     found
 }
 

@@ -6,12 +6,13 @@ use crate::halves::{
     config, grads, ids, in_parts, random, rows, stored, train, with_half_slots, DIM, HALVES,
 };
 use crate::optimizers::optimizer;
+use crate::singles::{Singles as _, Target};
 use crate::support::{created, field_update, found_rows, is_whole, known_offsets, tier};
 use crate::tiered::support::Directory;
 use mx_rec_kernels::checkpoint::{load, load_chain, save, save_delta};
 use mx_rec_kernels::{
     Adam, Field, FieldUpdate, Ids, Pool, Result, Rounding, RowDtype, RowOptimizer, RowStorage,
-    Table, TableConfig, Target, OPTIMIZERS,
+    Table, TableConfig, OPTIMIZERS,
 };
 use std::collections::BTreeMap;
 

@@ -5,11 +5,10 @@
 //! `scripts/stress fuzz` runs the long form, for MX_REC_FUZZ_SECONDS seconds.
 
 use crate::directory::Directory;
+use crate::singles::{Singles as _, Target};
 use crate::support::{applied, cases, is_whole, thresholds};
 use mx_rec_kernels::checkpoint::{self, inspect};
-use mx_rec_kernels::{
-    Ids, Initializer, Kind, LazyAdam, Pool, Result, Table, TableConfig, Target, PADDING,
-};
+use mx_rec_kernels::{Ids, Initializer, Kind, LazyAdam, Pool, Result, Table, TableConfig, PADDING};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};

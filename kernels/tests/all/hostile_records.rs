@@ -2,9 +2,10 @@
 //! `DataLoss`, and never another row or a crash.
 
 use crate::directory::Directory;
+use crate::singles::{Singles as _, Target};
 use crate::support::UNIFORM;
 use mx_rec_kernels::tier::Files;
-use mx_rec_kernels::{Absent, Ids, Kind, LazyAdam, Pool, Result, Table, TableConfig, Target};
+use mx_rec_kernels::{Absent, Ids, Kind, LazyAdam, Pool, Result, Table, TableConfig};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;

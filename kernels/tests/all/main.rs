@@ -24,6 +24,8 @@ mod parts;
 mod pooled;
 mod pushes;
 mod refused;
+#[path = "../singles/mod.rs"]
+mod singles;
 mod sketch;
 mod sketch_checkpoint;
 mod support;

@@ -2,11 +2,12 @@
 //! hand, also in groups and on several threads, and updates are by the rows as they were read.
 
 use crate::pooled::{embed_pooled, find_pooled};
+use crate::singles::Target;
 use crate::support::{applied, created};
 use crate::table::bits;
 use mx_rec_kernels::{
     reduce_pooled, restore_pooled, Absent, Bags, Columns, Error, Ids, KeysOf, LookupGradients,
-    MaxNorm, Pool, RowsOf, Sgd, Table, TableConfig, Target,
+    MaxNorm, Pool, RowsOf, Sgd, Table, TableConfig,
 };
 
 const NORM: f32 = 0.7;

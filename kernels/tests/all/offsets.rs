@@ -1,10 +1,11 @@
 //! An offset reaches the row of its own key or none: whatever was removed, moved, restored or
 //! cleared since it was given out.
 
+use crate::singles::{Singles as _, Target};
 use crate::support::{admitted, expect_error, gradients, leased, pool, thresholds};
 use mx_rec_kernels::{
     checkpoint, Columns, Ids, Initializer, Kind, LazyAdam, Momentum, Result, RowOptimizer, Sgd,
-    SlotSpec, Table, TableConfig, Target,
+    SlotSpec, Table, TableConfig,
 };
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! A table that is cut into parts trains, saves and loads as one that is whole.
 
 use crate::directory::Directory;
+use crate::singles::Singles as _;
 use crate::support::{created, expect_error, gradients, ids_of, push_of, UNIFORM};
 use mx_rec_kernels::{
     checkpoint, Adagrad, Columns, Ids, Kind, LazyAdam, Partition, Pool, Pushed, Splitter, Table,

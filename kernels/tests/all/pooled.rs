@@ -1,10 +1,11 @@
 //! Pooled lookups and their gradients against sums that are written down id by id.
 
+use crate::singles::{Singles as _, Target};
 use crate::support::{cases, created, is_whole, UNIFORM};
 use mx_rec_kernels::{
     bag_divisors, reduce_pooled, restore_pooled, weight_gradients, Absent, Adagrad, Bags, Columns,
     Divisor, Ids, KeysOf, Kind, LazyAdam, LookupGradients, Pool, Result, RowOptimizer, RowsOf, Sgd,
-    Table, TableConfig, Target,
+    Table, TableConfig,
 };
 use proptest::prelude::*;
 
@@ -208,7 +209,7 @@ fn assert_bits(one: &[f32], other: &[f32], what: &str) {
     assert_eq!(differs, None, "{what}");
 }
 
-/// What [`Table::find`] gives for batches so small that each id is looked up by itself.
+/// What [`Table::find_many`] gives for batches so small that each id is looked up by itself.
 fn found_by_parts(table: &Table, ids: &[i64], absent: Absent<'_>) -> Vec<f32> {
     let (pool, dim) = (Pool::new(1).unwrap(), table.config().dim);
     let mut out = vec![9.0; ids.len() * dim];

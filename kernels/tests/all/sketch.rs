@@ -2,9 +2,10 @@
 //! and in fixed memory.
 
 use crate::admission::{look, many_steps};
+use crate::singles::{Singles as _, Target};
 use crate::support::{cases, expect_error, found_rows, thresholds};
 use crate::table::rows;
-use mx_rec_kernels::{Ids, Initializer, Kind, Pool, Sgd, Table, TableConfig, Target, Thresholds};
+use mx_rec_kernels::{Ids, Initializer, Kind, Pool, Sgd, Table, TableConfig, Thresholds};
 use proptest::prelude::*;
 use std::sync::Arc;
 

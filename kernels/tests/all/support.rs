@@ -1,10 +1,10 @@
 //! What several files share: batches of ids with what they give made new, parts of configurations,
 //! and what an error has to say.
 
+use crate::singles::{Singles as _, Target};
 use mx_rec_kernels::{
     Absent, Columns, Error, Field, FieldUpdate, Ids, IdsOf, Initializer, KeyGradients, KeysOf,
-    Kind, Lease, LookupGradients, Pool, Push, RowOptimizer, RowsOf, Table, Target, Thresholds,
-    TierConfig,
+    Kind, Lease, LookupGradients, Pool, Push, RowOptimizer, RowsOf, Table, Thresholds, TierConfig,
 };
 use proptest::prelude::ProptestConfig;
 use std::path::PathBuf;

@@ -1,9 +1,9 @@
 //! Claims about a table that no single history shows: threads, index size, limits, refusals.
 
+use crate::singles::{Export, Singles as _, Target};
 use crate::support::{applied, created, expect_error, found_rows, gradients, UNIFORM};
 use mx_rec_kernels::{
-    Absent, Columns, Export, Ids, Kind, LazyAdam, LookupGradients, Pool, Sgd, Table, TableConfig,
-    Target,
+    Absent, Columns, Ids, Kind, LazyAdam, LookupGradients, Pool, Sgd, Table, TableConfig,
 };
 
 fn table(dim: usize, capacity: u64) -> Table {
@@ -332,7 +332,7 @@ fn arguments_of_the_wrong_length_are_refused_by_name() {
         (
             "grads",
             table
-                .apply(&pool, Target::Ids(ids), &[0.0; 2], &sgd)
+                .apply(&pool, Target::Offsets(&[-1, -1]), &[0.0; 2], &sgd)
                 .map(drop),
         ),
         ("rows", table.assign(&pool, ids, &[0.0; 5])),

@@ -5,8 +5,9 @@
 //! MX_REC_STRESS_SECONDS to minutes.
 
 use crate::directory::Directory;
+use crate::singles::{Singles as _, Target};
 use crate::support::{admitted, applied, found_rows, thresholds, tier};
-use mx_rec_kernels::{checkpoint, Absent, Ids, Pool, Sgd, Table, TableConfig, Target, TierStats};
+use mx_rec_kernels::{checkpoint, Absent, Ids, Pool, Sgd, Table, TableConfig, TierStats};
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::Arc;
@@ -299,7 +300,7 @@ fn every_verb_at_once(made: fn() -> Arc<Table>, name: &str) -> Option<TierStats>
 }
 
 /// Every row is its key's, and no key comes twice.
-fn expect_rows(export: &mx_rec_kernels::Export, who: &str) {
+fn expect_rows(export: &crate::singles::Export, who: &str) {
     let keys: HashSet<i64> = export.keys.iter().copied().collect();
     assert_eq!(keys.len(), export.keys.len(), "{who}: a key comes twice");
     for (&key, row) in export.keys.iter().zip(export.embedding.chunks_exact(DIM)) {

@@ -13,10 +13,8 @@ use crate::table::disk::expect_all;
 use crate::table::engine::{zeros, LockedIndex};
 use crate::table::rows::content::{Content, Places};
 use crate::table::rows::offset::Unfit;
-use crate::table::{LookupGradients, RowGradients, SlotValues, Table, Target};
-use crate::{
-    Columns, Error, Ids, Pool, Result, Rounding, RowDtype, RowOptimizer, RowStorage, SlotSpec,
-};
+use crate::table::{LookupGradients, SlotValues, Table};
+use crate::{Error, Ids, Pool, Result, Rounding, RowDtype, RowOptimizer, RowStorage, SlotSpec};
 use smallvec::{smallvec, SmallVec};
 use std::iter::once;
 use std::ops::Range;
@@ -30,74 +28,16 @@ const LEAST: usize = 2048;
 const MOST: usize = 128 << 10;
 
 impl Table {
-    /// One step of `optimizer` with gradients `(n, dim)`; returns how many rows changed.
-    ///
-    /// Gradients of one row are summed in order of occurrence and the row is updated once. Slots
-    /// that the optimizer needs and rows lack are added first. Rows of frozen keys do not change.
-    /// Gradients whose key was removed since its offset was given out are dropped and counted in
-    /// [`Stats`](crate::Stats).
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a wrong length or an offset that this table has not given out,
-    /// `Aborted` for an offset from before the content was replaced, `ResourceExhausted` if new
-    /// rows exceed the budget or the system gives no memory. A failed call changes no row.
-    pub fn apply(
-        &self,
-        pool: &Pool,
-        target: Target<'_>,
-        grads: &[f32],
-        optimizer: &dyn RowOptimizer,
-    ) -> Result<u64> {
-        let n = target.len();
-        self.floats("grads", grads.len(), n)?;
-        self.expect_numbers(n)?;
-        let ids = match target {
-            Target::Offsets(offsets) => {
-                let rows = RowGradients { offsets, grads };
-                return Table::apply_many(pool, &[(self, rows)], optimizer);
-            }
-            Target::Ids(ids) => ids,
-        };
-        // Before new keys get rows.
-        self.expect_slots(&self.content().read(), &optimizer.slots())?;
-        let verb = |index: LockedIndex<'_>, offsets: Vec<i64>, inverse: &[i32]| {
-            let lookup = LookupGradients {
-                offsets: &offsets,
-                inverse,
-                grads: Columns::all(grads, self.dim())?,
-                bags: None,
-            };
-            let index = index.shared();
-            let keyed = self.keyed(pool, &[lookup])?;
-            let mut content = self.content().write();
-            drop(index);
-            expect_all(&content, &offsets)?;
-            let mut dealt = self.deal(pool, &content, offsets.len(), |at| offsets[at])?;
-            dealt.distinct = true;
-            let step = self.begin_step(pool, &mut content, optimizer, &optimizer.slots())?;
-            Ok(self.update(pool, &mut content, &dealt, &keyed, &step))
-        };
-        self.resolve_with_rows(pool, ids, None, &mut vec![0; n], zeros, verb)
-    }
-
-    /// Creates or overwrites embeddings, `(n)` ids and `(n, dim)` rows; the last occurrence of a
-    /// key wins and its slots start again at their initial values. Padding is skipped. A
-    /// `row_dtype` of 2 bytes gets the nearest values.
+    /// Creates or overwrites embeddings, `(n)` ids and `(n, dim)` rows, and some slots, which are
+    /// added if rows lack them; the last occurrence of a key wins and its other slots start again
+    /// at their initial values. Padding is skipped. Values that are `saved` are those of variables
+    /// of a checkpoint: where the table has 2 bytes a value they are rounded as its conversion
+    /// says, as those of another table would be; others are rounded to the nearest.
     ///
     /// # Errors
-    /// `InvalidArgument` for a wrong length, `ResourceExhausted` over the budget; a failed call
-    /// changes nothing.
-    pub fn assign(&self, pool: &Pool, ids: Ids<'_>, rows: &[f32]) -> Result<()> {
-        self.fill(pool, ids, rows, &[], false)
-    }
-
-    /// [`Table::assign`] of embeddings and of some slots, which are added if rows lack them. Values
-    /// that are `saved` are those of variables of a checkpoint: where the table has 2 bytes a value
-    /// they are rounded as its conversion says, as those of another table would be.
-    ///
-    /// # Errors
-    /// As [`Table::assign`]; `InvalidArgument` for slots of another length or form than the table's
-    /// and, of values that are saved, if a table of 2 bytes a value has no conversion.
+    /// `InvalidArgument` for a wrong length, for slots of another length or form than the table's
+    /// and, of values that are saved, if a table of 2 bytes a value has no conversion;
+    /// `ResourceExhausted` over the budget; a failed call changes nothing.
     pub fn fill(
         &self,
         pool: &Pool,

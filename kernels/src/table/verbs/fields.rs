@@ -266,7 +266,8 @@ fn merge(now: &mut [f32], old: &[f32], new: &[f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Ids, Kind, Sgd, TableConfig, Target};
+    use crate::singles::{Singles as _, Target};
+    use crate::{Ids, Kind, Sgd, TableConfig};
 
     const DIM: usize = 2;
 

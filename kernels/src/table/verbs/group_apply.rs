@@ -42,13 +42,19 @@ enum Grads<'g> {
 }
 
 impl Table {
-    /// [`Table::apply`] by offsets in several tables at once; returns how many rows changed.
+    /// One step of `optimizer` in several tables; returns how many rows changed. The members of
+    /// one table count as one batch, joined in the order of the group.
     ///
-    /// The members of one table count as one batch, joined in the order of the group.
+    /// Gradients of one row are summed in order of occurrence and the row is updated once. Slots
+    /// that the optimizer needs and rows lack are added first. Rows of frozen keys do not change.
+    /// Gradients whose key was removed since its offset was given out are dropped and counted in
+    /// [`Stats`](crate::Stats).
     ///
     /// # Errors
-    /// As there, of the first member that fails; then no row of any table changed. Slots that the
-    /// optimizer needs may have been added if memory or a disk is short of room.
+    /// `InvalidArgument` for a wrong length or an offset that this table has not given out,
+    /// `Aborted` for an offset from before the content was replaced, `ResourceExhausted` if the
+    /// system gives no memory: of the first member that fails; then no row of any table changed.
+    /// Slots that the optimizer needs may have been added if memory or a disk is short of room.
     pub fn apply_many(
         pool: &Pool,
         group: &[(&Table, RowGradients<'_>)],
@@ -81,14 +87,14 @@ impl Table {
     ///
     /// As if the gradients of each lookup were summed over its ids with
     /// [`reduce_columns`](crate::reduce_columns), those of a pooled one with
-    /// [`reduce_pooled`](crate::reduce_pooled), and [`Table::apply`] were called with the sums of
-    /// all lookups, one after the other: the same bits without the tensors between.
+    /// [`reduce_pooled`](crate::reduce_pooled), and [`Table::apply_many`] were called with the sums
+    /// of all lookups, one after the other: the same bits without the tensors between.
     ///
     /// # Errors
-    /// As [`Table::apply`], and `InvalidArgument` for an entry of `inverse` that is no place in its
-    /// `offsets`, and for bags that are not those of the ids, of the first member that fails; then
-    /// no row of any table changed. Slots that the optimizer needs may have been added if memory
-    /// or a disk is short of room.
+    /// As [`Table::apply_many`], and `InvalidArgument` for an entry of `inverse` that is no place
+    /// in its `offsets`, and for bags that are not those of the ids, of the first member that
+    /// fails; then no row of any table changed. Slots that the optimizer needs may have been added
+    /// if memory or a disk is short of room.
     pub fn apply_lookups_many(
         pool: &Pool,
         group: &[(&Table, LookupGradients<'_>)],

@@ -38,28 +38,9 @@ struct Created {
 }
 
 impl Table {
-    /// [`Table::id_offset`] that creates, with the offsets as a lease: [`Table::lease_many`] of one
-    /// batch.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn lease(
-        self: &Arc<Self>,
-        pool: &Pool,
-        ids: Ids<'_>,
-        limit: Option<usize>,
-        inverse: &mut [i32],
-    ) -> Result<Lease> {
-        let one = IdsOf {
-            table: self,
-            ids,
-            inverse,
-        };
-        Ok(Table::lease_many(pool, vec![one], limit)?.swap_remove(0))
-    }
-
-    /// [`Table::lease`] of several batches at once, in any number of tables; `limit` holds for each
-    /// batch. The leases are those that `lease` would give for the batches one after the other.
+    /// [`Table::id_offset`] that creates, of several batches at once, in any number of tables;
+    /// `limit` holds for each batch. The offsets come as leases: those that the batches would give
+    /// one after the other.
     ///
     /// # Errors
     /// As there, of the first batch that fails; then no key of any batch has got a row.

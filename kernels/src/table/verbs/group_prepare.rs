@@ -77,26 +77,14 @@ impl Member<'_> {
 }
 
 impl Table {
-    /// Does what it can of [`Table::lease`] ahead of the step: new keys get rows, initialised, that
-    /// no verb sees before [`Table::claim`] enters them. Without a claim they are freed when the
-    /// last lease that names them ends.
+    /// Does what it can of a lookup of the same ids in several tables ahead of the step, a lease
+    /// for each: new keys get rows, initialised, that no verb sees before
+    /// [`Table::claim_expected`] enters them. Without a claim they are freed when the last lease
+    /// that names them ends. The leases share `inverse`, and the ids are de-duplicated once.
     ///
     /// Where that is not possible (more keys than `limit`, no room in the budget, no memory) the
-    /// lease is empty and `inverse` is -1: the claim says so, and the step does it all.
-    pub fn prepare(
-        self: &Arc<Self>,
-        pool: &Pool,
-        ids: Ids<'_>,
-        limit: Option<usize>,
-        inverse: &mut [i32],
-    ) -> Lease {
-        Table::prepare_all(std::slice::from_ref(self), pool, ids, limit, inverse)
-            .pop()
-            .unwrap_or_else(Lease::empty)
-    }
-
-    /// [`Table::prepare`] of the same ids in several tables, a lease for each. They share
-    /// `inverse`, which is -1 if all leases are empty, and the ids are de-duplicated once.
+    /// lease is empty, and if all are, `inverse` is -1: the claim says so, and the step does it
+    /// all.
     pub fn prepare_all(
         tables: &[Arc<Table>],
         pool: &Pool,
@@ -112,12 +100,12 @@ impl Table {
         prepare_sets(pool, &mut sets, limit)
     }
 
-    /// [`Table::prepare`] of several batches at once, in any number of tables; `limit` holds for
-    /// each batch. Batches with the same ids are made distinct once, and share whether their
+    /// [`Table::prepare_all`] of several batches at once, in any number of tables; `limit` holds
+    /// for each batch. Batches with the same ids are made distinct once, and share whether their
     /// inverse is -1. A batch that cannot be prepared does not keep the others from it.
     ///
-    /// The leases are those that `prepare` would give for the batches one after the other, in the
-    /// order in which their ids come first in the group.
+    /// The leases are those that `prepare_all` would give for the batches one after the other, in
+    /// the order in which their ids come first in the group.
     pub fn prepare_many(pool: &Pool, group: Vec<IdsOf<'_>>, limit: Option<usize>) -> Vec<Lease> {
         let mut known = SetsOfIds::default();
         // Of each set of the same ids, its place among those that are prepared.

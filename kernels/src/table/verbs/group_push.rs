@@ -94,9 +94,9 @@ struct Summed<'p, 'a, 'f> {
 
 impl Table {
     /// One step of an optimizer in each of several tables, by key. No key gets a row: gradients of
-    /// keys without one are dropped and counted, as [`Table::apply`] counts stale ones. In a table
-    /// with a history of admission they are dropped without a count, and those of keys whose count
-    /// is below its threshold as well, as [`Table::admit`] refuses these. Where births are
+    /// keys without one are dropped and counted, as [`Table::apply_many`] counts stale ones. In a
+    /// table with a history of admission they are dropped without a count, and those of keys whose
+    /// count is below its threshold as well, as [`Table::admit`] refuses these. Where births are
     /// given they decide: a gradient reaches the row that was read or none, and those of rows that
     /// are gone are counted.
     ///

@@ -68,29 +68,10 @@ impl Drop for Lease {
 }
 
 impl Table {
-    /// In the step: whether `offsets`, the very buffer of a live lease that was prepared for this
-    /// table, and `inverse` are what [`Table::lease`] would give for `ids` now. `ids` and `inverse`
-    /// must hold what they held when the lease was prepared, wherever they lie. If so, the batch's
-    /// new keys are now in the table. If not, nothing changed, and the step calls [`Table::lease`].
-    ///
-    /// # Errors
-    /// `ResourceExhausted` if the system gives no memory for the new keys, or if a table with rows
-    /// on disk has too few in memory to prepare any batch; then nothing changed.
-    pub fn claim(
-        &self,
-        pool: &Pool,
-        ids: Ids<'_>,
-        offsets: &[i64],
-        limit: Option<usize>,
-        inverse: &[i32],
-    ) -> Result<bool> {
-        self.expect_claim(0, ids, offsets, limit)?;
-        self.claim_expected(pool, ids, offsets, limit, inverse)
-    }
-
-    /// The first half of [`Table::claim`], which enters nothing: whoever claims several batches
-    /// asks for all of them before the first one enters its keys. Each `lookup` of a step has a
-    /// number of its own: whether a table has too few rows in memory is told by the batches of one.
+    /// What comes before [`Table::claim_expected`], and enters nothing: whoever claims several
+    /// batches asks for all of them before the first one enters its keys. Each `lookup` of a step
+    /// has a number of its own: whether a table has too few rows in memory is told by the batches
+    /// of one.
     ///
     /// # Errors
     /// `ResourceExhausted` if a table with rows on disk has too few in memory to prepare any batch
@@ -108,7 +89,11 @@ impl Table {
         }
     }
 
-    /// The second half of [`Table::claim`].
+    /// In the step: whether `offsets`, the very buffer of a live lease that was prepared for this
+    /// table, and `inverse` are what [`Table::lease_many`] would give for `ids` now. `ids` and
+    /// `inverse` must hold what they held when the lease was prepared, wherever they lie. If so,
+    /// the batch's new keys are now in the table. If not, nothing changed, and the step calls
+    /// [`Table::lease_many`].
     ///
     /// # Errors
     /// `ResourceExhausted` if the system gives no memory for the new keys; then nothing changed.

@@ -11,7 +11,7 @@ use crate::table::rows::content::{Content, Offsets};
 use crate::table::rows::offset::Unfit;
 use crate::table::verbs::by_key::{KeyRows, KeysOf, Locked};
 use crate::table::{Absent, Table};
-use crate::{Bags, Error, Ids, Pool, Result, PADDING};
+use crate::{Bags, Error, Pool, Result, PADDING};
 use std::ops::Range;
 
 /// A part of a batch should copy at least so many floats.
@@ -103,26 +103,6 @@ impl Table {
             Some(&offset) => self.bad_offset("offsets", offset, why),
             None => out_of_range(place, offsets.len()).with("table", &self.config().name),
         }
-    }
-
-    /// Copies the rows of keys, `(n)` ids to `(n, dim)` floats: [`Table::find_many`] of one batch.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn find(
-        &self,
-        pool: &Pool,
-        ids: Ids<'_>,
-        absent: Absent<'_>,
-        out: &mut [f32],
-    ) -> Result<()> {
-        let keys = KeysOf {
-            table: self,
-            ids,
-            absent,
-            bags: None,
-        };
-        Table::find_many(pool, &[keys], vec![out])
     }
 
     /// Refuses bags that are not those of `n` ids.

@@ -7,7 +7,7 @@ use crate::stores::{ReadRows, SideRows, Tiered};
 use crate::sync::{RwLockReadGuard, RwLockWriteGuard};
 use crate::table::rows::content::Content;
 use crate::table::rows::layout::Layout;
-use crate::table::{Export, Table};
+use crate::table::Table;
 use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
 use std::iter::once;
 use std::ops::Range;
@@ -184,7 +184,9 @@ impl Snapshot<'_> {
     }
 
     /// Calls `f` with every key and its row `[embedding | slot ..]`, `dim` floats and those of each
-    /// slot ([`SlotSpec::floats`]), in row order. Memory as [`Table::for_each_row`] says.
+    /// slot ([`SlotSpec::floats`]), in row order; `f` must not call a verb of any table. Beside the
+    /// table it needs 8 bytes for each of 4,194,304 rows, or of a 128th of the rows if that is
+    /// more.
     ///
     /// # Errors
     /// The first error of `f`; `ResourceExhausted` without memory for keys.
@@ -308,51 +310,6 @@ impl Table {
             index,
             content,
         }
-    }
-
-    /// [`Snapshot::for_each_row`] on a snapshot of this moment; `f` must not call a verb of any
-    /// table.
-    ///
-    /// Beside the table it needs 8 bytes for each of 4,194,304 rows, or of a 128th of the rows if
-    /// that is more.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn for_each_row(&self, f: &mut dyn FnMut(i64, &[f32]) -> Result<()>) -> Result<()> {
-        self.snapshot().for_each_row(f)
-    }
-
-    /// A copy of everything, in row order, of one moment.
-    ///
-    /// # Errors
-    /// `ResourceExhausted` if the copy does not fit in memory.
-    pub fn export(&self) -> Result<Export> {
-        let dim = self.dim();
-        let snapshot = self.snapshot();
-        let rows = snapshot.rows() as usize;
-        let floats = |width| self.reserved(rows.saturating_mul(width), ("rows", rows));
-        let mut keys = self.reserved(rows, ("rows", rows))?;
-        let mut embedding = floats(dim)?;
-        let mut slots = Vec::new();
-        for spec in snapshot.slots() {
-            slots.push((spec.clone(), floats(spec.floats(dim))?));
-        }
-        snapshot.for_each_row(&mut |key, row| {
-            keys.push(key);
-            embedding.extend_from_slice(&row[..dim]);
-            let mut rest = &row[dim..];
-            for (spec, values) in &mut slots {
-                let (slot, others) = rest.split_at(spec.floats(dim));
-                values.extend_from_slice(slot);
-                rest = others;
-            }
-            Ok(())
-        })?;
-        Ok(Export {
-            keys,
-            embedding,
-            slots,
-        })
     }
 
     /// An empty list with room for `n` values, which are those of so many rows or keys.

@@ -92,7 +92,8 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Absent, Ids, Kind, Pool, Sgd, TableConfig, Target};
+    use crate::singles::{Singles as _, Target};
+    use crate::{Absent, Ids, Kind, Pool, Sgd, TableConfig};
     use std::collections::HashSet;
     use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
     use std::sync::Arc;

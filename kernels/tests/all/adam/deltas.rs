@@ -3,6 +3,7 @@
 
 use super::{apply, both, content, table, train, Draw, Numbers, DIM, USUAL};
 use crate::directory::Directory;
+use crate::singles::Singles as _;
 use crate::support::{expect_error, found_rows};
 use mx_rec_kernels::{checkpoint, Ids, Kind, LazyAdam, Partition, Pool, Sgd, Table, TableConfig};
 use std::collections::BTreeMap;

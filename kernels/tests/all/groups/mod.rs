@@ -3,10 +3,11 @@
 
 mod support;
 
+use crate::singles::{Singles as _, Target};
 use crate::support::{applied, cases, expect_error, gradients, ids_of, keys_of, leased, rows_of};
 use mx_rec_kernels::{
     Absent, Columns, Error, Ids, KeysOf, Kind, Lease, LookupGradients, Pool, RowGradients, RowsOf,
-    Sgd, Table, Target, OPTIMIZERS,
+    Sgd, Table, OPTIMIZERS,
 };
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};

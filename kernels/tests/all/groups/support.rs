@@ -1,6 +1,7 @@
 //! What the tests of groups share: tables, and all that a verb can change in a table.
 
 pub(crate) use crate::optimizers::optimizer;
+use crate::singles::Singles as _;
 use crate::support::{ids_of, UNIFORM};
 pub(crate) use crate::table::bits;
 use mx_rec_kernels::{Error, Lease, Pool, Stats, Table, TableConfig};

@@ -3,12 +3,13 @@
 
 mod reference;
 
+use crate::singles::{Singles as _, Target};
 use crate::support::{applied, cases, created, gradients, known_offsets, UNIFORM};
 use crate::table::bits;
 use mx_rec_kernels::tier::Files;
 use mx_rec_kernels::{
     Absent, Columns, Ids, Initializer, Kind, LazyAdam, Lease, Momentum, Pool, Result, RowOptimizer,
-    Sgd, SlotSpec, Table, TableConfig, Target,
+    Sgd, SlotSpec, Table, TableConfig,
 };
 use proptest::prelude::*;
 use reference::Model;

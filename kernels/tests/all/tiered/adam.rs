@@ -5,10 +5,11 @@ use super::support::{
 };
 use crate::faulty::Operation;
 use crate::pooled::find_pooled;
+use crate::singles::{Singles as _, Target};
 use crate::support::{applied, expect_error, field_update, found_rows, known_offsets, push_of};
 use mx_rec_kernels::{
     checkpoint, Absent, Adam, Bags, Field, Ids, Kind, LazyAdam, Pool, RowOptimizer, Sgd, SlotSpec,
-    Table, Target, TierStats,
+    Table, TierStats,
 };
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};

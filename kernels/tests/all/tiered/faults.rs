@@ -4,9 +4,10 @@
 use super::support::{batch, bits, config, content, faulty, floats, pool, tiered, DIM};
 use crate::faulty::{Faulty, Operation};
 use crate::optimizers::optimizer;
+use crate::singles::{Singles as _, Target};
 use crate::support::{applied, expect_error, found_rows, push_of, tier};
 use mx_rec_kernels::tier::Files;
-use mx_rec_kernels::{Absent, Ids, Kind, Lease, Pool, Result, Table, Target};
+use mx_rec_kernels::{Absent, Ids, Kind, Lease, Pool, Result, Table};
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::Arc;

@@ -2,8 +2,9 @@
 
 use super::support::{content, floats, in_memory, pool, tiered, DIM};
 use crate::optimizers::optimizer;
+use crate::singles::{Singles as _, Target};
 use crate::support::{applied, ids_of};
-use mx_rec_kernels::{Error, Ids, IdsOf, Kind, Lease, Pool, Result, Table, Target};
+use mx_rec_kernels::{Error, Ids, IdsOf, Kind, Lease, Pool, Result, Table};
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -11,13 +11,14 @@ mod whole;
 use crate::faulty::Operation;
 use crate::optimizers::optimizer;
 use crate::pooled::{embed_pooled, find_pooled};
+use crate::singles::{Singles as _, Target};
 use crate::support::{
     admitted, applied, created, field_update, gradients, ids_of, keys_of, leased, rows_of,
     thresholds,
 };
 use mx_rec_kernels::{
     Absent, Bags, Columns, Field, FieldUpdate, Ids, KeysOf, LookupGradients, Pool, RowsOf,
-    SlotSpec, Table, Target, OPTIMIZERS,
+    SlotSpec, Table, OPTIMIZERS,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;

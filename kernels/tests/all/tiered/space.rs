@@ -2,8 +2,9 @@
 
 use super::support::{batch, content, floats, in_memory, pool, tiered, DIM};
 use crate::optimizers::optimizer;
+use crate::singles::Target;
 use crate::support::{applied, found_rows};
-use mx_rec_kernels::{Ids, Pool, Table, Target};
+use mx_rec_kernels::{Ids, Pool, Table};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::Arc;
 

@@ -2,6 +2,7 @@
 
 pub(crate) use crate::directory::Directory;
 use crate::faulty::Faulty;
+use crate::singles::Singles as _;
 pub(crate) use crate::support::pool;
 use crate::support::UNIFORM;
 pub(crate) use crate::table::bits;

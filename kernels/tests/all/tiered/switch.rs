@@ -4,10 +4,9 @@
 use super::support::{batch, content, faulty, floats, in_memory, pool, tiered, Directory, DIM};
 use crate::faulty::Operation;
 use crate::optimizers::optimizer;
+use crate::singles::{Singles as _, Target};
 use crate::support::{applied, gradients, ids_of, rows_of};
-use mx_rec_kernels::{
-    checkpoint, Columns, Ids, Kind, LookupGradients, Pool, RowsOf, Sgd, Table, Target,
-};
+use mx_rec_kernels::{checkpoint, Columns, Ids, Kind, LookupGradients, Pool, RowsOf, Sgd, Table};
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

@@ -5,8 +5,9 @@ use super::support::{
 };
 use crate::faulty::Operation;
 use crate::optimizers::optimizer;
+use crate::singles::{Singles as _, Target};
 use crate::support::{expect_error, leased, tier};
-use mx_rec_kernels::{checkpoint, Ids, Kind, Pool, Table, Target};
+use mx_rec_kernels::{checkpoint, Ids, Kind, Pool, Table};
 use std::sync::Arc;
 
 const CAPACITY: u64 = 4000;
