@@ -142,7 +142,7 @@ def _tables(path: str) -> List[SavedTable]:
             if _is_table(os.path.join(path, name))]
 
 
-def _checkpoint(directory: str, newest: bool = False) -> Checkpoint:
+def _checkpoint(directory: str) -> Checkpoint:
     """Describes the checkpoint whose tables are, or would be, in `directory`."""
     parent, name = os.path.split(os.path.abspath(directory))
     has_dense = None  # type: Optional[bool]
@@ -172,7 +172,7 @@ def _checkpoint(directory: str, newest: bool = False) -> Checkpoint:
             if extra not in listed:
                 faults.append((os.path.join(directory, extra),
                                "the manifest of the checkpoint does not list this table"))
-    return Checkpoint(name, step_of(name), directory, tables, has_dense, newest, faults, chain,
+    return Checkpoint(name, step_of(name), directory, tables, has_dense, False, faults, chain,
                       delta)
 
 
