@@ -23,7 +23,7 @@ const LONGEST_FILE: usize = 700;
 const LONGEST_LINE: usize = 100;
 
 /// So many lines are longer still. Nothing may be added.
-const LONG_LINES_LEFT: usize = 76;
+const LONG_LINES_LEFT: usize = 75;
 
 /// Names that are never part of the project, wherever they are.
 const SKIPPED: [&str; 9] = [

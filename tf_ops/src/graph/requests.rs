@@ -135,8 +135,8 @@ struct Form<'a> {
     /// How the tables are cut, and the limit of distinct keys.
     attributes: [Option<i64>; 3],
     device: &'a [u8],
-    /// For each server whether keys get rows, and where it is; nothing for gradients of what was not
-    /// looked up.
+    /// For each server whether keys get rows, and where it is; nothing for gradients of what was
+    /// not looked up.
     pulls: Vec<(i64, &'a [u8])>,
     /// What these wait for.
     waits: BTreeSet<usize>,
