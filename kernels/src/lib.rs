@@ -42,6 +42,8 @@ mod stores;
 mod sync;
 mod table;
 pub mod tier;
+#[cfg(test)]
+mod whole;
 
 pub use batch::{
     bag_divisors, reduce, reduce_columns, reduce_pooled, restore, restore_pooled, rows_of_part,

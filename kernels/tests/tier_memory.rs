@@ -10,7 +10,9 @@ mod peak;
 mod singles;
 
 use crate::singles::{Singles as _, Target};
-use mx_rec_kernels::{checkpoint, Absent, Ids, Initializer, Pool, Table, TableConfig, TierConfig};
+use mx_rec_kernels::{
+    checkpoint, Absent, Ids, Initializer, Pool, Sgd, Table, TableConfig, TierConfig,
+};
 use peak::{extra, status};
 use std::fs;
 use std::path::Path;
@@ -18,7 +20,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 const DIM: usize = 32;
-const ROWS: i64 = 2_000_000;
+const ROWS: i64 = 1_700_000;
 const BATCH: i64 = 50_000;
 const RAM_ROWS: u64 = 60_000;
 
@@ -37,10 +39,7 @@ const TOLD: &str = "measured: ";
 fn table(directory: &Path) -> Arc<Table> {
     let config = TableConfig {
         seed: 5,
-        initializer: Initializer::RandomUniform {
-            min: -1.0,
-            max: 1.0,
-        },
+        initializer: Initializer::Ones,
         ..TableConfig::new("memory", DIM, ROWS as u64)
     };
     let tier = TierConfig {
@@ -74,14 +73,15 @@ fn a_row_on_disk_takes_at_most_24_bytes_and_a_save_or_restore_64_mib() {
     let saved = directory.join("saved");
 
     let filled = table(&files);
-    let sgd = mx_rec_kernels::Sgd::new(0.5, 0.0).unwrap();
-    let grads = vec![0.25; BATCH as usize * DIM];
+    let grads: Vec<f32> = (0..BATCH as usize * DIM).map(|at| at as f32).collect();
     // What does not grow with the rows on disk: buffers, and what belongs to rows in memory.
     let mut base = None;
     let mut told = Vec::new();
     for first in (0..ROWS).step_by(BATCH as usize) {
         let ids: Vec<i64> = (first..first + BATCH).collect();
         let target = Target::Ids(Ids::I64(&ids));
+        // No two rows have the same values.
+        let sgd = Sgd::new(1.0 + first as f32, 0.0).unwrap();
         filled.apply(&pool, target, &grads, &sgd).unwrap();
         let (on_disk, memory) = (on_disk(&filled), filled.memory());
         let resident = status("VmRSS:");

@@ -1,8 +1,9 @@
 //! A whole save and the deltas after it are the table, whatever happened between them.
 
-use super::temp::{is_whole, Temp};
+use super::temp::Temp;
 use super::{load, load_chain, save, save_delta, StagedLoad};
 use crate::singles::{Singles as _, Target};
+use crate::whole::is_whole;
 use crate::{Adam, Ids, Initializer, Kind, LazyAdam, Pool, Sgd, Table, TableConfig};
 use proptest::prelude::*;
 use std::collections::BTreeMap;

@@ -1,14 +1,9 @@
-//! Directories for tests, and whether the longest ones have all of their cases.
+//! Directories for tests.
 
 use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-
-/// Whether tests with many cases run all of them, as in `scripts/test whole`.
-pub(super) fn is_whole() -> bool {
-    std::env::var_os("MX_REC_WHOLE").is_some()
-}
 
 /// A directory of its own for one test, removed at the end.
 pub(super) struct Temp(pub(super) PathBuf);

@@ -68,6 +68,7 @@ pub(super) fn mixed(mut bits: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::init::words;
+    use crate::whole::is_whole;
 
     /// (seed, folded key, update, word) to the bits of a word.
     type Generator = fn([u64; 4]) -> u32;
@@ -99,9 +100,6 @@ mod tests {
     /// From a number to another one of the same axis.
     type Move = Box<dyn Fn(u64) -> u64>;
 
-    /// Draws of each statistic.
-    const N: u64 = 1 << 14;
-
     /// Where draw `at` is taken if `axis` varies, and the others stay as `round` has them.
     fn place(axis: usize, round: u64, at: u64) -> [u64; 4] {
         let mut place = [3, 1000, 5, 7].map(|first| first * (round + 1) + (round << 13));
@@ -124,8 +122,9 @@ mod tests {
         (parts.sum::<f64>() / expected - (bins - 1.0)) / (2.0 * (bins - 1.0)).sqrt()
     }
 
-    /// The largest of all statistics, as standard deviations from what chance makes them.
-    fn worst(of: Generator) -> (f64, String) {
+    /// The largest of all statistics of `n` draws each, as standard deviations from what chance
+    /// makes them.
+    fn worst(of: Generator, n: u64) -> (f64, String) {
         let (mut worst, mut name) = (0.0_f64, String::new());
         let mut note = |deviations: f64, what: String| {
             if deviations.abs() > worst {
@@ -135,12 +134,12 @@ mod tests {
         // A uniform number of 16 bits has this deviation; so does the product of two, squared.
         let deviation = 65_536.0 / 12_f64.sqrt();
         let centred = |half: u32| (f64::from(half) - 32_767.5) / deviation;
-        let root = (N as f64).sqrt();
+        let root = (n as f64).sqrt();
         for axis in 0..4 {
             for round in 0..3 {
                 let mut bins = vec![[0_u32; 256]; 4];
                 let mut sums = [0.0; 2];
-                for at in 0..N {
+                for at in 0..n {
                     let found = halves(of(place(axis, round, at)));
                     for (half, value) in found.into_iter().enumerate() {
                         bins[half][value as usize >> 8] += 1;
@@ -169,7 +168,7 @@ mod tests {
             for (what, other) in others {
                 let (mut products, mut pairs) = ([0.0; 4], vec![[0_u32; 256]; 4]);
                 let mut flips = [0_u32; 32];
-                for at in 0..N {
+                for at in 0..n {
                     // Another axis varies, so that no pair is met twice.
                     let here = place((axis + 1) % 4, 1, at);
                     let mut there = here;
@@ -195,14 +194,14 @@ mod tests {
                     note(chi_square(pairs), named("pairs"));
                 }
                 for count in flips {
-                    let expected = N as f64 / 2.0;
+                    let expected = n as f64 / 2.0;
                     note((f64::from(count) - expected) / (root / 2.0), named("flips"));
                 }
             }
         }
         // Both halves of a word.
         let mut sum = 0.0;
-        for at in 0..N {
+        for at in 0..n {
             let [one, two] = halves(of(place(1, 2, at)));
             sum += centred(one) * centred(two);
         }
@@ -212,13 +211,14 @@ mod tests {
 
     #[test]
     fn they_are_as_random_as_philox_to_statistics_that_find_weaker_ones() {
+        let n = if is_whole() { 1 << 14 } else { 1 << 12 };
         // Some 8,000 statistics, of which chance takes the largest to 4, of chi-squares to 5.
         for (name, of) in [("ours", ours as Generator), ("philox", philox)] {
-            let (worst, what) = worst(of);
+            let (worst, what) = worst(of, n);
             assert!(worst < 5.5, "{name}: {worst} in {what}");
         }
         for (name, of) in [("words", unmixed as Generator), ("rows", unmixed_rows)] {
-            assert!(worst(of).0 > 20.0, "{name}");
+            assert!(worst(of, n).0 > 20.0, "{name}");
         }
     }
 

@@ -103,7 +103,7 @@ fn a_shard_with_address_space_grows_where_it_is_over_several_huge_pages() {
         }
         assert!(shard.insert(key * 31, hash(key * 31), key as u32));
         entries.insert(key * 31, key as u32);
-        if key % 90_000 == 0 {
+        if key % 240_000 == 0 {
             check(&shard, &entries);
         }
     }

@@ -539,7 +539,7 @@ mod tests {
     fn small_keys_leave_the_shards_and_come_back() {
         let pool = Pool::new(2).unwrap();
         let mut index = Index::new(64 << 20).unwrap();
-        let count = 1 << 20;
+        let count = 1 << 19;
         let key = |at: u32| match at % 8 {
             0 => -5 - i64::from(at),
             1 => i64::from(at) << 30,

@@ -2,7 +2,7 @@
 //! is lost.
 
 use crate::singles::{Singles as _, Target};
-use crate::support::{applied, created, found_rows, pool, UNIFORM};
+use crate::support::{applied, created, found_rows, pool, rounds, UNIFORM};
 use crate::table::rows;
 use mx_rec_kernels::{
     Adagrad, Ids, Initializer, Kind, Lease, Pool, Result, Sgd, SlotSpec, Table, TableConfig,
@@ -490,7 +490,7 @@ fn a_lease_may_outlive_its_table_and_counts_as_memory_before() {
 fn threads_lose_no_row_and_share_none() {
     let (table, pool) = (table(700, &[]), Pool::new(2).unwrap());
     let sgd = Sgd::new(1.0, 0.0).unwrap();
-    let rounds = 3000;
+    let rounds = rounds(3000);
     let (good, stale) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let draw = |seed: usize| -> Vec<i64> {
         (0..60)

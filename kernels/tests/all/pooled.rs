@@ -461,17 +461,21 @@ proptest! {
 
 #[test]
 fn large_batches_are_the_same_on_any_number_of_threads() {
-    for (dim, with_weights, divisor) in [
+    let kinds = [
         (8, false, None),
         (16, true, None),
         (32, false, Some(Divisor::Weights)),
         (64, true, Some(Divisor::Root)),
         (33, false, None),
-    ] {
+    ];
+    for (number, (dim, with_weights, divisor)) in kinds.into_iter().enumerate() {
         let [near, far] = [1, 1_000_003].map(|apart| large(dim, with_weights, divisor, apart));
         for threads in [5, 2, 1].into_iter().take(if is_whole() { 3 } else { 1 }) {
-            expect_all_forms(&near, threads);
-            expect_all_forms(&far, threads);
+            for (turn, batch) in [&near, &far].into_iter().enumerate() {
+                if is_whole() || turn == number % 2 {
+                    expect_all_forms(batch, threads);
+                }
+            }
             // Updates do not look keys up.
             expect_same_steps(&near, threads, &Adagrad::new(0.1, 0.1).unwrap());
         }

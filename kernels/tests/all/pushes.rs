@@ -1,6 +1,6 @@
 //! Pushes of several workers at once: none waits for another for ever.
 
-use crate::support::{ids_of, keys_of, push_of};
+use crate::support::{ids_of, keys_of, push_of, rounds};
 use mx_rec_kernels::{Absent, Pool, Push, Sgd, Table, TableConfig};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::channel;
@@ -37,7 +37,7 @@ fn pushes<'a>(
 /// A table that somebody else has locked is left for later; it must not be left out.
 #[test]
 fn no_gradient_of_pushes_to_the_same_small_tables_is_lost() {
-    const ROUNDS: usize = 60;
+    let rounds = rounds(60);
     let pool = Arc::new(Pool::new(2).unwrap());
     let tables: Vec<Arc<Table>> = (0..8).map(table).collect();
     let keys: Vec<i64> = (0..3000).collect();
@@ -49,7 +49,7 @@ fn no_gradient_of_pushes_to_the_same_small_tables_is_lost() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                for _ in 0..ROUNDS {
+                for _ in 0..rounds {
                     let pushes = pushes(&tables, &keys, &grads, &sgd);
                     let done = Table::push_many(&pool, &pushes).unwrap();
                     assert_eq!(done.updated, (tables.len() * keys.len()) as u64);
@@ -61,7 +61,7 @@ fn no_gradient_of_pushes_to_the_same_small_tables_is_lost() {
         let mut rows = vec![0.0; keys.len() * DIM];
         let one = keys_of(table, &keys, Absent::Zeros);
         Table::find_many(&pool, &[one], vec![&mut rows]).unwrap();
-        assert!(rows.iter().all(|&value| value == 3.0 * ROUNDS as f32));
+        assert!(rows.iter().all(|&value| value == 3.0 * rounds as f32));
     }
 }
 
@@ -81,7 +81,7 @@ fn a_push_of_small_tables_ends_while_others_make_rows_and_push_to_one_of_them() 
     let begin = |work: Box<dyn Fn(usize) + Send>| {
         let (done, over) = (done.clone(), Arc::clone(&over));
         std::thread::spawn(move || {
-            for round in 0..150 {
+            for round in 0..rounds(150) {
                 if over.load(SeqCst) {
                     break;
                 }

@@ -176,10 +176,19 @@ pub(crate) fn is_whole() -> bool {
     std::env::var_os("MX_REC_WHOLE").is_some()
 }
 
-/// So many cases of a property, a quarter where not all run, without a file of those that failed.
+/// So many rounds of threads that meet by chance, a quarter where not all cases run.
+pub(crate) fn rounds(rounds: usize) -> usize {
+    if is_whole() {
+        rounds
+    } else {
+        rounds.div_ceil(4)
+    }
+}
+
+/// So many cases of a property, an eighth where not all run, without a file of those that failed.
 pub(crate) fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig {
-        cases: if is_whole() { cases } else { cases.div_ceil(4) },
+        cases: if is_whole() { cases } else { cases.div_ceil(8) },
         failure_persistence: None,
         ..ProptestConfig::default()
     }

@@ -6,7 +6,7 @@
 
 use crate::directory::Directory;
 use crate::singles::{Singles as _, Target};
-use crate::support::{admitted, applied, found_rows, thresholds, tier};
+use crate::support::{admitted, applied, found_rows, rounds, thresholds, tier};
 use mx_rec_kernels::{checkpoint, Absent, Ids, Pool, Sgd, Table, TableConfig, TierStats};
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -344,7 +344,7 @@ fn an_assignment_is_seen_whole(table: &Table) {
                 })
             })
             .collect();
-        for _ in 0..3000 {
+        for _ in 0..rounds(3000) {
             table.assign(&pool, Ids::I64(&keys), &rows).unwrap();
             table.remove(Ids::I64(&keys)).unwrap();
         }

@@ -4,7 +4,8 @@
 use super::names::Place;
 use super::tests::{content, save_tables};
 use super::*;
-use crate::checkpoint::temp::{is_whole, Temp};
+use crate::checkpoint::temp::Temp;
+use crate::whole::is_whole;
 use crate::Kind;
 use std::cell::RefCell;
 use std::fs;
