@@ -323,3 +323,27 @@ def test_scores_of_all_rows_in_the_graph_that_trains_are_those_of_the_variable(m
 
     for mine, theirs in zip(seen(True), seen(False)):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_initializers_of_a_variable_and_of_its_slots_run_together(mx):
+    """A slot that was read while the other emptied the table was an error, `ABORTED`, in three runs of four."""
+    rows = 20000
+    mx(stock_tables=".*")
+    ids = v1.placeholder(tf.int64, [None])
+    variable = v1.get_variable("users", [rows, 4], initializer=v1.random_uniform_initializer(-1, 1), use_resource=True)
+    optimizer = v1.train.AdagradOptimizer(0.1)
+    train = optimizer.minimize(tf.nn.l2_loss(tf.nn.embedding_lookup(variable, ids)))
+    slot = optimizer.get_slot(variable, "accumulator")
+    of_all = [one.initializer for one in v1.global_variables()]
+    with support.new_session() as session:
+        session.run(of_all)
+        for _ in range(12):
+            session.run(train, {ids: np.arange(rows)})
+            session.run(of_all)
+        assert (session.run(slot) == np.float32(0.1)).all()
+        session.run(train, {ids: np.arange(100)})
+        assert (session.run(slot)[:100] > 0.1).any()
+        trained = session.run(variable)
+        session.run(slot.initializer)
+        assert (session.run(slot) == np.float32(0.1)).all()
+        np.testing.assert_array_equal(session.run(variable), trained)

@@ -21,7 +21,7 @@ from mx_rec.stock.admission import RowRules, SavedHistory, rules_of
 from mx_rec.stock.analysis import VARIABLES, plan_variables, with_ids
 from mx_rec.stock.planned import StockVariable, table_name
 from mx_rec.stock.changes import change
-from mx_rec.stock.dense import Filling, SlotStarts, make_filling, set_all
+from mx_rec.stock.dense import Filling, make_filling, set_all, start_slot
 from mx_rec.stock.late import late_ops
 from mx_rec.stock.lift import lift
 from mx_rec.stock.nodes import Nodes
@@ -337,7 +337,6 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
     if plan.name in objects:
         _pass_on(objects[plan.name],
                  change_of(objects[plan.name].initializer) or clear)
-    starts = SlotStarts(table)
     for slot in plan.slots:
         if slot.variable in objects:
             initializer = objects[slot.variable].initializer
@@ -345,7 +344,7 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
             if start is None:
                 with graph.as_default():
                     start = refuse_start(table, slot, servers) if plan.on_servers \
-                        else starts.of(slot)
+                        else start_slot(table, slot)
                 run_instead(initializer, start)
             _pass_on(objects[slot.variable], start)
     made = ConvertedVariable(plan, table, *places_of(places, plan), filling,
@@ -359,7 +358,7 @@ def _clear(table: Table) -> tf.Operation:
     """Adds the op that empties a table of this process, in the default graph."""
     with tf.device("/cpu:0"), \
             tf.compat.v1.name_scope(table.variable.op.name + "//table/"):
-        return library().mx_rec_clear(table.handle, name="initialize").op
+        return library().mx_rec_clear(table.handle, [], [], name="initialize").op
 
 
 def _pass_on(variable: Any, initializer: tf.Operation) -> None:

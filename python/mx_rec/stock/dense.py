@@ -1,13 +1,13 @@
 """Variables of a checkpoint into tables, and tables into arrays as variables have them."""
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from mx_rec.core.table import Table, scope_of
 from mx_rec.ops import library
-from mx_rec.ops.lookups import find_rows, resolve
+from mx_rec.ops.lookups import find_rows
 from mx_rec.state.table_variable import row_shape
 from mx_rec.stock.admission import RowRules, count_as_admitted
 
@@ -135,42 +135,19 @@ def each_chunk(count: int, chunk: int,
         back_prop=False, name="fill", return_same_structure=True)[0].op
 
 
-class SlotStarts:
-    """Makes the ops that set slots of all rows of a table to what they start at.
+def start_slot(table: Table, slot: Any) -> tf.Operation:
+    """Adds the op that sets a slot of all rows of a table to what it starts at.
+
+    One op does it: another one of the same run may empty the table meanwhile.
 
     Args:
         table: The table.
+        slot: The slot (stock.planned.Slot).
     """
-
-    def __init__(self, table: Table) -> None:
-        self._table = table
-        # The offsets of all rows, and zeros of their shape, for all slots.
-        self._rows = None  # type: Optional[Tuple[tf.Tensor, tf.Tensor]]
-
-    def of(self, slot: Any) -> tf.Operation:
-        """Adds the op of a slot.
-
-        Args:
-            slot: The slot (stock.planned.Slot).
-        """
-        make, table = library(), self._table
-        scope = "{}//table/".format(scope_of(table.table_name))
-        with tf.init_scope(), tf.device("/cpu:0"):
-            if self._rows is None:
-                with tf.compat.v1.name_scope(scope + "all/"):
-                    keys = make.mx_rec_export(table.handle, [], name="keys").keys
-                    offsets, _ = resolve([table.handle], [keys], create=False,
-                                         name="offsets").of(0)
-                    self._rows = offsets, tf.zeros([tf.size(offsets), table.emb_size])
-            with tf.compat.v1.name_scope("{}{}/".format(scope, slot.name)):
-                names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8))]
-                initial = tf.constant([slot.initial], tf.float32)
-                read = make.mx_rec_read_rows(table.handle, self._rows[0], self._rows[1], names,
-                                             initial, name="read")
-                # Rows that an eviction has taken meanwhile are left out, with their zeros.
-                return make.mx_rec_write_rows(
-                    table.handle, read.rows, names, initial, read.values,
-                    [read.gradients + initial], sets=1, name="initialize").op
+    scope = "{}//table/{}/".format(scope_of(table.table_name), slot.name)
+    with tf.init_scope(), tf.device("/cpu:0"), tf.compat.v1.name_scope(scope):
+        names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8))]
+        return library().mx_rec_clear(table.handle, names, [slot.initial], name="initialize").op
 
 
 def fill(session: Any, filling: Filling, rows: np.ndarray,

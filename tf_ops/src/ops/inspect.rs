@@ -1,31 +1,67 @@
 //! Ops that give or empty the content of a table: `MxRecExport`, `MxRecClear`.
 
-use super::fields::FIELDS;
+use super::fields::{slots, FIELDS};
 use super::lists::{members, Tensors};
-use super::support::{on, table, TableOp, HANDLE};
+use super::support::{on, table, HANDLE};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel};
-use mx_rec_kernels::{Error, Kind, Result, Snapshot, Table};
+use crate::threads::pool;
+use mx_rec_kernels::{Error, Kind, Result, Snapshot};
 
-/// Every row goes.
-#[derive(Default)]
-pub(crate) struct Clear;
+/// Every row goes, or slots of every row start afresh.
+pub(crate) struct Clear {
+    slots: usize,
+}
 
-impl TableOp for Clear {
+impl OpKernel for Clear {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecClear",
-        doc: "Removes every row and gives the memory back to the system.",
-        inputs: &[HANDLE],
+        doc: "Removes every row and gives the memory back to the system; or, if slots are named, \
+              sets these of every row to what they start at. Rows that another op removes or \
+              replaces meanwhile are left out.",
+        inputs: &[
+            HANDLE,
+            Arg {
+                spec: "slots: N * uint8",
+                shape: "N times (b)",
+                doc: "Names of slots in UTF-8, LazyAdam_momentum for one.",
+            },
+            Arg {
+                spec: "initial: float",
+                shape: "(n)",
+                doc: "For each slot what it starts at.",
+            },
+        ],
         outputs: &[Arg {
-            spec: "removed: int64",
+            spec: "cleared: int64",
             shape: "()",
-            doc: "Rows that were in use.",
+            doc: "Rows that were in use; of how many the slots were set.",
         }],
+        attrs: &[Attr {
+            spec: "N: int >= 0",
+            doc: "Slots; 0: rows are removed.",
+        }],
+        errors: "`INVALID_ARGUMENT` for a name or an initial value that no slot can have.",
         ..OpDef::STATEFUL
     };
 
-    fn run(context: &Context, table: &Table) -> Result<()> {
-        context.set_scalar(0, table.clear() as i64)
+    fn create(construction: &Construction) -> Result<Self> {
+        let slots = members(construction)?;
+        Ok(Self { slots })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let table = table(context)?;
+        let mut inputs = Tensors::from(context, 1, 1);
+        let (names, initial) = (inputs.list(self.slots)?, inputs.one()?);
+        on(&table, || {
+            let slots = slots(&names, &initial)?;
+            let cleared = match slots.as_slice() {
+                [] => table.clear(),
+                slots => table.start_slots(pool()?, slots)?,
+            };
+            context.set_scalar(0, cleared as i64)
+        })
     }
 }
 

@@ -12,7 +12,10 @@ use crate::table::rows::key_map::KeyMap;
 use crate::table::rows::offset::Unfit;
 use crate::table::verbs::apply::distinct;
 use crate::table::Table;
-use crate::{Pool, Result, RowDtype, SlotSpec};
+use crate::{Ids, Kind, Pool, Result, RowDtype, SlotSpec};
+
+/// Slots of so many rows start afresh at once.
+const STARTED: usize = 1 << 12;
 
 /// A part of a row that an update reads and writes: `dim` floats.
 #[derive(Clone, Debug, PartialEq)]
@@ -250,6 +253,52 @@ impl Table {
         dealt.note(content);
         Ok(updated.into_inner())
     }
+
+    /// Sets slots of all rows to what they start at, some rows at a time; returns of how many rows.
+    /// Rows that are removed meanwhile are left out, and all that are still to come if a restore or
+    /// [`Table::clear`] replaces the content: what it brings has slots of its own.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a slot that the table has with another width, `ResourceExhausted` if
+    /// the system gives no memory, and with a tier what its files refuse; slots of some rows may
+    /// have been set.
+    pub fn start_slots(&self, pool: &Pool, slots: &[SlotSpec]) -> Result<u64> {
+        let mut keys = Vec::new();
+        self.snapshot().for_each_row(&mut |key, _| {
+            keys.push(key);
+            Ok(())
+        })?;
+        let mut started = 0;
+        for keys in keys.chunks(STARTED) {
+            match self.start_slots_of(pool, keys, slots) {
+                Ok(count) => started += count,
+                Err(error) if error.kind() == Kind::Aborted => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(started)
+    }
+
+    fn start_slots_of(&self, pool: &Pool, keys: &[i64], slots: &[SlotSpec]) -> Result<u64> {
+        let found = self.id_offset(pool, Ids::I64(keys), false, None, &mut vec![0; keys.len()])?;
+        let rows = self.batch_rows(&found)?;
+        let floats = rows.offsets().len() * self.dim();
+        let mut values = Vec::with_capacity(slots.len());
+        for slot in slots {
+            let field = Field::Slot(slot.clone());
+            let mut old = vec![0.0; floats];
+            rows.read(pool, &field, &mut old)?;
+            values.push((field, old, vec![slot.initial; floats]));
+        }
+        let offsets = rows.offsets().to_vec();
+        drop(rows);
+        let updates = values.iter().map(|(field, old, new)| FieldUpdate {
+            field: field.clone(),
+            old,
+            new,
+        });
+        self.write_fields(pool, &offsets, &updates.collect::<Vec<_>>(), true)
+    }
 }
 
 /// Puts `new` in the place of `old`, or adds the difference to what is there now.
@@ -328,6 +377,45 @@ mod tests {
         assert_eq!(embedding, [3.0, 4.0, 0.0, 0.0, 1.0, 2.0]);
         let slots = read(&table, &pool, &back, &field);
         assert_eq!(slots, [7.0, 8.0, 0.5, 0.5, 5.0, 6.0]);
+    }
+
+    #[test]
+    fn slots_start_afresh_and_a_table_that_is_emptied_meanwhile_is_no_error() {
+        let (table, pool, offsets) = table(vec![6]);
+        let field = slot(0.5);
+        let slots = [SlotSpec {
+            name: "Own_m".into(),
+            initial: 0.5,
+            per_row: false,
+        }];
+        let fields = [
+            update(&Field::Embedding, &[0.0; 8], &[3.0; 8]),
+            update(&field, &[0.5; 8], &[7.0; 8]),
+        ];
+        let written = table.write_fields(&pool, &offsets, &fields, true);
+        assert_eq!(written.unwrap(), 3);
+        assert_eq!(table.start_slots(&pool, &slots).unwrap(), 3, "all but 6");
+        assert_eq!(read(&table, &pool, &offsets, &field), [0.5; 8]);
+        let rows = read(&table, &pool, &offsets, &Field::Embedding);
+        assert_eq!((rows[0], rows[7]), (3.0, 3.0));
+        let begun = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begun.wait();
+                for _ in 0..200 {
+                    table.clear();
+                    let ids = Ids::I64(&[5, 6, 7, 8]);
+                    let made = table.id_offset(&pool, ids, true, None, &mut [0; 4]);
+                    assert!(made.is_ok());
+                }
+            });
+            begun.wait();
+            for _ in 0..200 {
+                assert!(table.start_slots(&pool, &slots).is_ok());
+            }
+        });
+        table.clear();
+        assert_eq!(table.start_slots(&pool, &slots).unwrap(), 0);
     }
 
     #[test]

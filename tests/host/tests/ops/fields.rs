@@ -237,7 +237,10 @@ fn an_update_between_reading_and_writing_is_not_lost() {
 fn wrong_fields_and_offsets_are_refused_and_change_nothing() {
     let graph = Graph::new();
     let runs = TwoRuns::new(&graph);
-    let clear = runs.table.node("MxRecClear").first();
+    let clear = runs.table.node("MxRecClear").inputs(&[]);
+    let clear = clear
+        .input(graph.constant(&Tensor::vector::<f32>(&[])))
+        .first();
     let strange: Vec<_> = [
         (&[("a/b", 0.0)][..], "a/b"),
         (&[("", 0.0), ("", 0.0)], "twice"),

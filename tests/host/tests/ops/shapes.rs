@@ -226,7 +226,11 @@ fn a_contradiction_is_an_error_when_the_graph_is_built_and_names_the_input() {
     let floats = |dims: &[i64]| graph.placeholder::<f32>(&Some(dims.to_vec()));
     for (node, message) in [
         (
-            graph.node("MxRecClear").input(longs(&[1])),
+            graph
+                .node("MxRecClear")
+                .input(longs(&[1]))
+                .inputs(&[])
+                .input(floats(&[0])),
             "MxRecClear: handle must have rank 0, but has shape (1)".to_owned(),
         ),
         (
