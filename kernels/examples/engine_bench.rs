@@ -176,7 +176,7 @@ fn standard_work(sizes: &Sizes, wanted: &dyn Fn(&str) -> bool) -> Result<()> {
                 limits.push(update(rep + 3, true));
                 (apply(&one, rep), update(rep, false))
             });
-            let by_ids = "LazyAdam by ids, 1 thread, against read-modify-write";
+            let by_ids = "id_offset + LazyAdam, 1 thread, against read-modify-write";
             report("P7", by_ids, &pairs, 1.5, Better::Less);
             limit("P7", by_ids, &mut limits, &pairs, keyed_traffic);
             let offsets: Vec<Vec<i64>> = keyed
@@ -202,7 +202,7 @@ fn standard_work(sizes: &Sizes, wanted: &dyn Fn(&str) -> bool) -> Result<()> {
             let pairs = interleave(sizes.reps, |rep| (apply(&two, rep), apply(&one, rep)));
             report(
                 "P8",
-                "LazyAdam by ids, second thread",
+                "id_offset + LazyAdam, second thread",
                 &pairs,
                 1.7,
                 Better::Faster,

@@ -17,8 +17,9 @@ impl OpKernel for Clear {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecClear",
         doc: "Removes every row and gives the memory back to the system; or, if slots are named, \
-              sets these of every row to what they start at. Rows that another op removes or \
-              replaces meanwhile are left out.",
+              sets these of every row to what they start at, and adds those that rows lack. Rows \
+              of padding_keys, and those that another op removes or replaces meanwhile, are left \
+              out.",
         inputs: &[
             HANDLE,
             Arg {

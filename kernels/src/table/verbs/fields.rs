@@ -255,19 +255,23 @@ impl Table {
     }
 
     /// Sets slots of all rows to what they start at, some rows at a time; returns of how many rows.
-    /// Rows that are removed meanwhile are left out, and all that are still to come if a restore or
-    /// [`Table::clear`] replaces the content: what it brings has slots of its own.
+    /// Slots that rows lack are added, rows of frozen keys do not change. Rows that are removed
+    /// meanwhile are left out, and all that are still to come if a restore or [`Table::clear`]
+    /// replaces the content: what it brings has slots of its own.
     ///
     /// # Errors
     /// `InvalidArgument` for a slot that the table has with another width, `ResourceExhausted` if
     /// the system gives no memory, and with a tier what its files refuse; slots of some rows may
     /// have been set.
     pub fn start_slots(&self, pool: &Pool, slots: &[SlotSpec]) -> Result<u64> {
-        let mut keys = Vec::new();
-        self.snapshot().for_each_row(&mut |key, _| {
+        let snapshot = self.snapshot();
+        let rows = snapshot.rows() as usize;
+        let mut keys = self.reserved(rows, ("rows", rows))?;
+        snapshot.for_each_row(&mut |key, _| {
             keys.push(key);
             Ok(())
         })?;
+        drop(snapshot);
         let mut started = 0;
         for keys in keys.chunks(STARTED) {
             match self.start_slots_of(pool, keys, slots) {

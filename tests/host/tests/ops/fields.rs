@@ -252,7 +252,9 @@ fn wrong_fields_and_offsets_are_refused_and_change_nothing() {
         let read = fields.read(&runs.table, runs.fed[0], runs.fed[1]);
         let old: Vec<_> = fields.names.iter().map(|_| runs.given[1]).collect();
         let written = fields.write(&runs.table, runs.given[0], &old, &old);
-        (read.output(0), written, part)
+        let cleared = runs.table.node("MxRecClear").inputs(&fields.names);
+        let cleared = cleared.input(fields.initial).first();
+        (read.output(0), written, cleared, part)
     })
     .collect();
     let offsets = runs.look_up(&[1, 2]);
@@ -266,13 +268,16 @@ fn wrong_fields_and_offsets_are_refused_and_change_nothing() {
         }
     };
     let (reads, writes) = ("MxRecReadRows on table 't'", "MxRecWriteRows on table 't'");
-    for (read, written, part) in strange {
+    let clears = "MxRecClear on table 't'";
+    for (read, written, cleared, part) in strange {
         let feeds = [(runs.fed[0], &offsets), (runs.fed[1], &two)];
         let refused = runs.session.run(&feeds, &[read], &[]).err();
         refuse(refused, INVALID, [reads, part]);
         let feeds = [(runs.given[0], &offsets), (runs.given[1], &two)];
         let refused = runs.session.run(&feeds, &[written], &[]).err();
         refuse(refused, INVALID, [writes, part]);
+        let refused = runs.session.run(&[], &[cleared], &[]).err();
+        refuse(refused, INVALID, [clears, part]);
     }
     let never = Tensor::vector(&[0_i64, 12345]);
     refuse(runs.read(&never, &two).err(), INVALID, [reads, "offset"]);
