@@ -7,8 +7,9 @@
 //! ```
 //! H1 to H3 are rows a GB, with the index and without; H4 and H5 lookups of `--batch` ids by key
 //! and by offset, H4 of ids by Zipf's law (exponent 1.05), H5 of uniform ones; H6 to H8 steps with
-//! gradients of the distinct rows of uniform ids; H9 a save. H10 are rows a GB with slots of 2
-//! bytes, too, and H11 steps of these beside such of the same rows with slots of float32.
+//! gradients of the distinct rows of uniform ids, by the offsets of their leases; H9 a save.
+//! H10 are rows a GB with slots of 2 bytes, too, and H11 steps of these beside such of the same
+//! rows with slots of float32.
 //!
 //! Lookups and steps count milliseconds that the process ran, on all of its threads: what else the
 //! machine does takes caches from them, but no time. A save counts all that it takes.
@@ -28,6 +29,7 @@ use mx_rec_kernels::{
     checkpoint, Absent, Ids, Optimizer, Pool, Result, RowDtype, Table, OPTIMIZERS,
 };
 use std::path::PathBuf;
+use std::sync::Arc;
 use support::arguments::Arguments;
 use support::{draw, fill, interleave, key, line, report, table_of, time, worked, zipf, Better};
 
@@ -123,25 +125,21 @@ fn pair(
     let both = [ours, peer];
     let tables = both.map(|(_, dtype, slots)| table_of(dim, rows as u64, (dtype, slots)));
     let [first, second] = tables;
-    let tables = [first?, second?];
+    let tables = [Arc::new(first?), Arc::new(second?)];
     let grads = vec![0.01_f32; n * dim];
     let mut inverse = vec![0; n];
     let keys = |rows: Vec<i64>| rows.into_iter().map(key).collect::<Vec<i64>>();
     let batches: Vec<Vec<i64>> = (0..7).map(|at| keys(draw(at, n, rows))).collect();
     let zipf: Vec<Vec<i64>> = zipf(1.05, 7, n, rows).into_iter().map(keys).collect();
-    let mut offsets = [Vec::new(), Vec::new()];
+    let mut leases = [Vec::new(), Vec::new()];
     for (at, table) in tables.iter().enumerate() {
         fill(table, &pool, 0, rows, n, |_| {})?;
         for ids in &batches {
-            let found = table.id_offset(&pool, Ids::I64(ids), false, None, &mut inverse)?;
-            step(
-                table,
-                &pool,
-                both[at].0,
-                &found,
-                &grads[..found.len() * dim],
-            )?;
-            offsets[at].push(found);
+            let lease = table.lease(&pool, Ids::I64(ids), None, &mut inverse)?;
+            let found = lease.offsets();
+            let grads = &grads[..found.len() * dim];
+            step(table, &pool, both[at].0, found, grads)?;
+            leases[at].push(lease);
         }
     }
     let told = |(optimizer, rows, slots): Kind<'_>| match slots {
@@ -186,7 +184,7 @@ fn pair(
     if wants(of_step) {
         let pairs = interleave(sizes.reps, |rep| {
             let run = |at: usize| {
-                let found = &offsets[at][rep % 7];
+                let found = leases[at][rep % 7].offsets();
                 let grads = &grads[..found.len() * dim];
                 worked(|| step(&tables[at], &pool, both[at].0, found, grads))
             };
@@ -214,7 +212,7 @@ fn pair(
 fn lookups(
     sizes: &Sizes,
     (id, law): (&str, &str),
-    tables: &[Table; 2],
+    tables: &[Arc<Table>; 2],
     batches: &[Vec<i64>],
     what: &dyn Fn(&str) -> String,
 ) -> Result<()> {

@@ -7,6 +7,9 @@
 //! 2014) with the constants of Stafford's variant 13, and the two rounds of multiplication and
 //! shift, found by search, of Wellons' "hash-prospector" with half of the row's word between them.
 
+use crate::Ids;
+use std::sync::Arc;
+
 /// 2^64 and 2^32 divided by the golden ratio.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 const GOLDEN_32: u32 = 0x9E37_79B9;
@@ -52,7 +55,26 @@ impl RowDraws {
     }
 }
 
+/// [`folded`] of the distinct keys of a lookup, of which `inverse (n)` has the place of each of the
+/// `ids (n)`, or -1.
+pub(crate) fn folded_keys(ids: Ids<'_>, inverse: &[i32], distinct: usize) -> Arc<[u32]> {
+    fn fold<T: Copy + Into<i64>>(ids: &[T], inverse: &[i32], all: &mut [u32]) {
+        for (&id, &place) in ids.iter().zip(inverse) {
+            if let Some(of_key) = all.get_mut(place as usize) {
+                *of_key = folded(id.into());
+            }
+        }
+    }
+    let mut all = vec![0; distinct];
+    match ids {
+        Ids::I64(ids) => fold(ids, inverse, &mut all),
+        Ids::I32(ids) => fold(ids, inverse, &mut all),
+    }
+    all.into()
+}
+
 /// What of a key rounding depends on.
+#[inline(always)]
 pub(crate) fn folded(key: i64) -> u32 {
     ((key as u64).wrapping_mul(GOLDEN) >> 32) as u32
 }

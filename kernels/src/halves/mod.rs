@@ -11,7 +11,7 @@ mod place;
 mod round;
 mod wire;
 
-pub(crate) use draws::{folded, Draws, RowDraws};
+pub(crate) use draws::{folded, folded_keys, Draws, RowDraws};
 pub(crate) use dtype::Half;
 pub use dtype::{Rounding, RowDtype};
 pub(crate) use packed::{

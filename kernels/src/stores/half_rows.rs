@@ -118,15 +118,19 @@ impl HalfRows {
     }
 
     /// Calls `f` with the row of a record, which the last update changes, and with `slots`, which
-    /// [`HalfRows::slot`] gave since.
+    /// [`HalfRows::slot`] gave since. What its key is folded to may be given.
     pub(crate) fn update(
         &self,
-        number: u32,
+        (number, folded): (u32, Option<u32>),
         (record, slots): (&mut [f32], &[StoredSlot]),
         room: &mut Room,
         f: impl FnOnce(&mut HalfRow<'_>),
     ) {
-        let draws = (self.draws, self.folded_of(number));
+        let folded = match folded {
+            None => self.folded_of(number),
+            Some(_) => folded,
+        };
+        let draws = (self.draws, folded);
         let mut row = HalfRow::new((self.level, self.half), draws, slots, record, room);
         f(&mut row);
         self.note(row.unusual());

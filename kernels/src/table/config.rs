@@ -67,6 +67,11 @@ pub struct RowStorage {
 }
 
 impl RowStorage {
+    /// Whether what an update makes of a row depends on its key.
+    pub(crate) fn rounds_by_key(&self) -> bool {
+        self.dtype != RowDtype::Float32 && self.rounding == Rounding::Stochastic
+    }
+
     /// The type of the values of a slot, which may be one float a row.
     pub(crate) fn of_slot(&self, per_row: bool) -> RowDtype {
         match per_row {

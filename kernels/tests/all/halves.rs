@@ -6,11 +6,12 @@ use crate::support::{created, field_update, found_rows, push_of, UNIFORM};
 use crate::tiered::support::Directory;
 use mx_rec_kernels::checkpoint::{load, load_part, save};
 use mx_rec_kernels::{
-    Absent, Error, Field, Ids, Partition, Pool, Result, Rounding, RowDtype, RowStorage, SlotSpec,
-    Table, TableConfig, OPTIMIZERS,
+    Absent, Columns, Error, Field, Ids, Lease, LookupGradients, Partition, Pool, Result, Rounding,
+    RowDtype, RowStorage, SlotSpec, Table, TableConfig, Thresholds, OPTIMIZERS,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 pub(crate) const DIM: usize = 19;
 pub(crate) const HALVES: [RowDtype; 2] = [RowDtype::Bfloat16, RowDtype::Float16];
@@ -385,6 +386,77 @@ fn rows_that_others_write_are_rounded_and_values_that_do_not_fit_are_counted() -
     table.write_fields(&pool, &offsets, &[update], false)?;
     for (found, new) in found_rows(&table, &pool, &[6]).iter().zip(new) {
         assert_eq!(*found, stored(RowDtype::Float16, new, None));
+    }
+    Ok(())
+}
+
+/// The lease of some ids, and the place of each in it: looked up in the step, prepared ahead of it,
+/// or admitted, in turn.
+fn leased(table: &Arc<Table>, pool: &Pool, t: usize, ids: &[i64]) -> Result<(Lease, Vec<i32>)> {
+    let mut inverse = vec![0; ids.len()];
+    let all = Ids::I64(ids);
+    let lease = match t % 3 {
+        0 => table.lease(pool, all, None, &mut inverse)?,
+        1 => {
+            let lease = table.prepare(pool, all, None, &mut inverse);
+            assert!(table.claim(pool, all, lease.offsets(), None, &inverse)?);
+            lease
+        }
+        _ => {
+            let (access, eviction) = (2 + t as u32, None);
+            let thresholds = Thresholds { access, eviction };
+            let mut places = vec![0; ids.len()];
+            let keys = table.observe(None, pool, all, 1, None, thresholds, &mut places)?;
+            table.admit(pool, &keys, None, &places, &mut inverse)?
+        }
+    };
+    Ok((lease, inverse))
+}
+
+/// A lease knows by what its rows are rounded, and a copy of its offsets does not.
+#[test]
+fn offsets_of_a_lease_and_a_copy_of_them_round_alike() -> Result<()> {
+    let pool = Pool::new(2)?;
+    for name in ["sgd", "rowwise_adagrad", "lazy_adam", "adam"] {
+        let config = with_half_slots(RowDtype::Bfloat16, Rounding::Stochastic);
+        let make = || Ok(Arc::new(Table::new(config.clone())?));
+        let tables: [Result<Arc<Table>>; 2] = [make(), make()];
+        for t in 0..12 {
+            let batches = [ids(t, 60), ids(t + 1, 40)];
+            for (table, is_copied) in tables.iter().zip([false, true]) {
+                let table = table.as_ref().unwrap();
+                let mut lookups = Vec::new();
+                for ids in &batches[..1 + t % 2] {
+                    let (lease, inverse) = leased(table, &pool, t, ids)?;
+                    let copy = lease.offsets().to_vec();
+                    lookups.push((lease, copy, inverse, grads(t, ids.len())));
+                }
+                // The rows of keys that went, and came back elsewhere, get nothing.
+                if t % 4 == 3 {
+                    table.remove(Ids::I64(&batches[0][..9]))?;
+                    created(table, &pool, &batches[0][3..5]);
+                }
+                let of_each = lookups.iter().map(|(lease, copy, inverse, grads)| {
+                    let offsets = match is_copied {
+                        true => copy,
+                        false => lease.offsets(),
+                    };
+                    let grads = Columns::all(grads, DIM)?;
+                    Ok(LookupGradients {
+                        offsets,
+                        inverse,
+                        grads,
+                        bags: None,
+                    })
+                });
+                let of_each = of_each.collect::<Result<Vec<_>>>()?;
+                let step = optimizer(number_of(name), t);
+                assert!(table.apply_lookups(&pool, &of_each, &*step)? > 0);
+            }
+            let [one, other] = &tables;
+            let [one, other] = [one, other].map(|table| rows(table.as_ref().unwrap()));
+            assert_eq!(one, other, "{name} {t}");
+        }
     }
     Ok(())
 }

@@ -41,8 +41,16 @@ struct Held {
     stale: bool,
     /// Keeps the rows in memory. `None` without a tier, and once they were given up.
     pinned: Option<LeasePins>,
-    /// Whether the offsets are known to be those of distinct keys.
-    are_distinct: bool,
+    known: Known,
+}
+
+/// What is known of the keys of a lease beside its offsets.
+#[derive(Clone, Default)]
+pub(in crate::table) struct Known {
+    /// Whether they are distinct.
+    pub(in crate::table) are_distinct: bool,
+    /// What their rows are rounded by, if it was noted: an update need not look it up by row.
+    pub(in crate::table) folded: Option<Arc<[u32]>>,
 }
 
 /// A row whose key is not in the index yet.
@@ -65,14 +73,13 @@ pub(in crate::table) enum Claim {
 }
 
 impl Flight {
-    /// Takes in a lease of `offsets`, known to be of distinct keys if `are_distinct`; the rows of
-    /// `staged` are in `staging` already.
+    /// Takes in a lease of `offsets`; the rows of `staged` are in `staging` already.
     pub(in crate::table) fn register(
         &mut self,
         offsets: &Arc<Lines>,
         source: Option<Fingerprint>,
         staged: Vec<(i64, u32)>,
-        are_distinct: bool,
+        known: Known,
     ) {
         for (key, _) in &staged {
             if let Some(staged) = self.staging.get_mut(key) {
@@ -86,15 +93,24 @@ impl Flight {
             retired: Vec::new(),
             stale: false,
             pinned: None,
-            are_distinct,
+            known,
         };
         self.leases.insert(offsets.as_ptr().addr(), held);
     }
 
-    /// Whether these are the very offsets of a live lease, and known to be those of distinct keys.
-    pub(in crate::table) fn are_distinct(&self, offsets: &[i64]) -> bool {
+    /// What is known of the keys of these offsets: nothing, if they are not the very offsets of a
+    /// live lease.
+    pub(in crate::table) fn known(&self, offsets: &[i64]) -> Known {
         let held = self.leases.get(&offsets.as_ptr().addr());
-        held.is_some_and(|held| held.are_distinct && held.offsets.len() == offsets.len())
+        let held = held.filter(|held| held.offsets.len() == offsets.len());
+        held.map(|held| held.known.clone()).unwrap_or_default()
+    }
+
+    /// Notes by what the rows of a registered lease are rounded.
+    pub(in crate::table) fn note_folded(&mut self, offsets: &[i64], folded: Option<Arc<[u32]>>) {
+        if let Some(held) = self.leases.get_mut(&offsets.as_ptr().addr()) {
+            held.known.folded = folded;
+        }
     }
 
     /// Keeps the rows of a registered lease in memory until its end.
@@ -338,9 +354,10 @@ impl Flight {
             .values()
             .map(|held| {
                 let pinned = held.pinned.as_ref().map_or(0, LeasePins::bytes);
+                let folded = held.known.folded.as_ref().map_or(0, |folded| folded.len());
                 held.offsets.bytes()
                     + 16 * held.staged.capacity()
-                    + 4 * held.retired.capacity()
+                    + 4 * (held.retired.capacity() + folded)
                     + pinned
             })
             .sum();

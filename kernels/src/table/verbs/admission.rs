@@ -8,6 +8,7 @@ use crate::batch::distinct::Wanted;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::table::keys::observed::Observed;
 use crate::table::keys::Keys;
+use crate::table::rows::flight::Known;
 use crate::table::{Lease, Stats, Table};
 use crate::{Ids, Pool, Result, PADDING};
 use std::sync::Arc;
@@ -184,17 +185,18 @@ impl Table {
         let (refused, counters) = (keys.len() - offsets.len(), &self.keys().counters);
         counters.batch(offsets.len(), decided.missing.len());
         counters.refused.fetch_add(refused as u64, Relaxed);
-        match decided.position {
-            None => inverse.copy_from_slice(places),
-            Some(position) => {
-                for (inverse, &place) in inverse.iter_mut().zip(places) {
-                    *inverse = position.get(place as usize).copied().unwrap_or(-1);
-                }
-            }
+        let position = decided.position;
+        let position = position.unwrap_or_else(|| (0..).take(keys.len()).collect());
+        for (inverse, &place) in inverse.iter_mut().zip(places) {
+            *inverse = position.get(place as usize).copied().unwrap_or(-1);
         }
-        let offsets = Arc::new(offsets);
         // The keys are those that the caller says were observed.
-        self.register(&offsets, false);
+        let known = Known {
+            are_distinct: false,
+            folded: self.folded_keys(Ids::I64(keys), &position, offsets.len()),
+        };
+        let offsets = Arc::new(offsets);
+        self.register(&offsets, known);
         drop(index);
         Ok(self.leased(offsets))
     }

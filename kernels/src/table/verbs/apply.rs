@@ -18,6 +18,7 @@ use crate::{Error, Ids, Pool, Result, Rounding, RowDtype, RowOptimizer, RowStora
 use smallvec::{smallvec, SmallVec};
 use std::iter::once;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A thread should have at least so many gradients: to wake another one takes as long as several
 /// hundred.
@@ -227,6 +228,7 @@ impl Table {
             lists,
             owners,
             distinct: false,
+            folded: None,
             stale: distinct(stale.concat()),
         })
     }
@@ -271,6 +273,7 @@ impl Table {
         grads: &impl Gradients,
         step: &Step<'_>,
     ) -> u64 {
+        debug_assert!(dealt.folded.is_none() || content.halves.is_some());
         let Step { optimizer, slots } = step;
         let decay = optimizer.decay();
         self.keys().counters.dropped(dealt.stale);
@@ -303,6 +306,7 @@ impl Table {
                 optimizer: *optimizer,
                 starts: &starts,
                 frozen: &frozen,
+                folded: dealt.folded.as_deref(),
                 waiting,
                 steps: usize::from(decay.is_some()),
             };
@@ -334,6 +338,8 @@ pub(in crate::table) struct Dealt {
     pub(in crate::table) owners: usize,
     /// Whether no row occurs twice.
     pub(in crate::table) distinct: bool,
+    /// By position what the rows are rounded by, if that is known.
+    pub(in crate::table) folded: Option<Arc<[u32]>>,
     /// How many distinct offsets are stale.
     pub(in crate::table) stale: u64,
 }
@@ -435,6 +441,8 @@ struct Job<'a, G> {
     optimizer: &'a dyn RowOptimizer,
     starts: &'a [usize],
     frozen: &'a [u32],
+    /// By position what rows are rounded by, if that is known.
+    folded: Option<&'a [u32]>,
     /// Of a table whose rows may have missed steps.
     waiting: Option<&'a Waiting>,
     /// Whether rows wait for this step, too: 1, or 0.
@@ -448,9 +456,12 @@ impl<G: Gradients> Job<'_, G> {
         let (mut sum, mut scratch) = (vec![0.0; self.dim], vec![0.0; self.dim]);
         let mut updated = 0;
         let (mut room, mut caught_up) = (Room::default(), Vec::new());
+        // Rows that catch up are rounded by what is noted beside them.
+        let is_given = self.folded.is_some() && self.waiting.is_none();
+        let named = self.halves.filter(|_| !is_given);
         let prefetch = |part: &_, row| {
             RowPart::prefetch(part, row);
-            if let Some(halves) = self.halves {
+            if let Some(halves) = named {
                 halves.prefetch(row);
             }
             if let Some(waiting) = self.waiting {
@@ -494,9 +505,12 @@ impl<G: Gradients> Job<'_, G> {
             }
             match self.halves {
                 None => self.optimizer.update(row, self.starts, grad),
-                Some(halves) => halves.update(of_row, (row, self.slots), &mut room, |row| {
-                    self.optimizer.update_half(row, grad);
-                }),
+                Some(halves) => {
+                    let folded = self.folded.map(|folded| folded[first as usize]);
+                    halves.update((of_row, folded), (row, self.slots), &mut room, |row| {
+                        self.optimizer.update_half(row, grad);
+                    });
+                }
             }
             updated += 1;
         }

@@ -5,6 +5,7 @@ use crate::sync::{RwLock, RwLockWriteGuard};
 use crate::table::disk::Held;
 use crate::table::group::{by_address, each, Failure};
 use crate::table::rows::content::Content;
+use crate::table::rows::flight::Known;
 use crate::table::verbs::apply::{Dealt, Keyed, Rows, Step};
 use crate::table::{LookupGradients, RowGradients, Table};
 use crate::{Pool, Result, RowOptimizer};
@@ -21,8 +22,8 @@ struct Update<'t, 'g> {
     first: usize,
     /// The offsets of all members, one after the other.
     offsets: Cow<'g, [i64]>,
-    /// Whether they are known to be those of distinct keys.
-    are_distinct: bool,
+    /// What is known of their keys.
+    known: Known,
     grads: Grads<'g>,
     /// How many gradients it has, before those of a key are summed. Who deals its rows updates
     /// them: rows that one thread has dealt are those of one owner.
@@ -70,14 +71,8 @@ impl Table {
                 [only] => group[only].1.grads.into(),
                 _ => members().flat_map(|rows| rows.grads).copied().collect(),
             };
-            let offsets = match one.members[..] {
-                [only] => group[only].1.offsets.into(),
-                _ => {
-                    let offsets = members().flat_map(|rows| rows.offsets);
-                    offsets.copied().collect::<Vec<_>>().into()
-                }
-            };
-            Update::new(one.table, one.members[0], offsets, Grads::Rows(grads))
+            let offsets: Vec<&[i64]> = members().map(|rows| rows.offsets).collect();
+            Update::new(one.table, one.members[0], &offsets, Grads::Rows(grads))
         });
         update_all(pool, updates.collect(), optimizer)
     }
@@ -139,21 +134,31 @@ impl LookupGradients<'_> {
 
 impl<'t, 'g> Update<'t, 'g> {
     fn of_lookups(table: &'t Table, first: usize, lookups: Vec<LookupGradients<'g>>) -> Self {
-        let offsets = match lookups[..] {
-            [only] => only.offsets.into(),
-            _ => {
-                let offsets = lookups.iter().flat_map(|one| one.offsets);
-                offsets.copied().collect::<Vec<_>>().into()
-            }
-        };
-        Update::new(table, first, offsets, Grads::Lookups(lookups))
+        let offsets: Vec<&[i64]> = lookups.iter().map(|one| one.offsets).collect();
+        Update::new(table, first, &offsets, Grads::Lookups(lookups))
     }
 
-    fn new(table: &'t Table, first: usize, offsets: Cow<'g, [i64]>, grads: Grads<'g>) -> Self {
+    fn new(table: &'t Table, first: usize, offsets: &[&'g [i64]], grads: Grads<'g>) -> Self {
+        let flight = table.flight().lock();
+        let (offsets, known): (Cow<'g, [i64]>, _) = match *offsets {
+            [only] => (only.into(), flight.known(only)),
+            _ => {
+                let each = offsets.iter().map(|offsets| flight.known(offsets).folded);
+                let folded = each.collect::<Option<Vec<_>>>();
+                let folded = folded.filter(|folded| !folded.is_empty());
+                let known = Known {
+                    are_distinct: false,
+                    folded: folded
+                        .map(|folded| folded.iter().flat_map(|one| &**one).copied().collect()),
+                };
+                (offsets.concat().into(), known)
+            }
+        };
+        drop(flight);
         Update {
             table,
             first,
-            are_distinct: table.flight().lock().are_distinct(&offsets),
+            known,
             cost: match &grads {
                 Grads::Lookups(lookups) => lookups.iter().map(|one| one.inverse.len()).sum(),
                 _ => offsets.len(),
@@ -197,7 +202,8 @@ impl<'t, 'g> Update<'t, 'g> {
         let n = self.offsets.len();
         let offset = |at: usize| self.offsets[at];
         let mut dealt = self.table.deal(pool, content, n, offset)?;
-        dealt.distinct = self.are_distinct;
+        dealt.distinct = self.known.are_distinct;
+        dealt.folded = self.known.folded.take();
         self.dealt = Some(dealt);
         Ok(())
     }

@@ -8,6 +8,7 @@ use crate::table::engine::LockedIndex;
 use crate::table::group::{by_address, each_undivided, places, Failure, OneTable};
 use crate::table::keys::same_ids::SetsOfIds;
 use crate::table::keys::Keys;
+use crate::table::rows::flight::Known;
 use crate::table::{Lease, Table};
 use crate::{Ids, Pool, Result};
 use std::collections::HashMap;
@@ -29,6 +30,8 @@ struct Batch<'a> {
     ids: IdsOf<'a>,
     /// What the index had when its version was so.
     found: Option<(u64, Distinct<Lines>)>,
+    /// What the rows of its keys are rounded by.
+    folded: Option<Arc<[u32]>>,
 }
 
 /// What a table got new rows for.
@@ -57,7 +60,13 @@ impl Table {
         let arcs: Vec<&Arc<Table>> = group.iter().map(|one| one.table).collect();
         let tables = by_address(arcs.iter().map(|table| &***table));
         let batches = group.into_iter();
-        let mut batches: Vec<Batch<'_>> = batches.map(|ids| Batch { ids, found: None }).collect();
+        let mut batches: Vec<Batch<'_>> = batches
+            .map(|ids| Batch {
+                ids,
+                found: None,
+                folded: None,
+            })
+            .collect();
         let mut held = until_there(|lacking| {
             let _rows = bring_in(pool, &tables, &mut batches, limit, lacking.is_some())?;
             let mut held = look_up(pool, &tables, &mut batches, limit)?;
@@ -70,7 +79,11 @@ impl Table {
                 .found
                 .map_or_else(|| Lines::new(0), |(_, found)| found.offsets);
             let offsets = Arc::new(offsets);
-            table.register(&offsets, true);
+            let known = Known {
+                are_distinct: true,
+                folded: batch.folded,
+            };
+            table.register(&offsets, known);
             table.leased(offsets)
         });
         let leases = leases.collect();
@@ -314,11 +327,17 @@ fn look_up_same(
     let mut found = keys.distinct(pool, index, own.ids, wanted, own.inverse, room);
     let (distinct, _) = std::mem::take(&mut found.list);
     let checked = own.table.expect_at_most(limit, found.keys);
+    first.batch.folded = own.table.folded_keys(own.ids, own.inverse, found.keys);
     first.batch.found = Some((first.index.version(), found));
     failure.note(first.member, checked);
     for other in same {
-        let IdsOf { table, inverse, .. } = &mut other.batch.ids;
+        let IdsOf {
+            table,
+            ids,
+            inverse,
+        } = &mut other.batch.ids;
         inverse.copy_from_slice(first.batch.ids.inverse);
+        other.batch.folded = table.folded_keys(*ids, inverse, distinct.len());
         let buffer = table.rows().buffers().take(distinct.len());
         let found = Keys::rows_of(pool, other.index, &distinct, buffer);
         let checked = table.expect_at_most(limit, found.keys);

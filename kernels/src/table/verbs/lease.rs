@@ -2,15 +2,22 @@
 //! get their rows ahead of their step.
 
 use crate::batch::distinct::Distinct;
+use crate::halves::folded_keys;
 use crate::index::Index;
 use crate::mem::Lines;
 use crate::stores::Pinned;
 use crate::table::rows::content::Content;
 use crate::table::rows::fingerprint::Fingerprint;
-use crate::table::rows::flight::{divide, Claim};
+use crate::table::rows::flight::{divide, Claim, Flight, Known};
 use crate::table::Table;
 use crate::{Ids, Pool, Result};
 use std::sync::{Arc, Weak};
+
+/// What is known of the keys of a batch that is prepared.
+const DISTINCT: Known = Known {
+    are_distinct: true,
+    folded: None,
+};
 
 /// The offsets of one batch. While it lives, none of its rows becomes the row of another key,
 /// whatever is removed, and each of them can be read.
@@ -110,27 +117,30 @@ impl Table {
             return Ok(false);
         }
         let source = Fingerprint::of(ids, inverse);
-        let settled = |claim| match claim {
+        let folded = self.folded_keys(ids, inverse, offsets.len());
+        let settled = |flight: &mut Flight| match flight.claim(offsets, source) {
             Claim::Stale => Some(false),
             Claim::Good => {
+                flight.note_folded(offsets, folded.clone());
                 self.keys().counters.batch(offsets.len(), 0);
                 Some(true)
             }
             Claim::Enter => None,
         };
-        if let Some(is_good) = settled(self.flight().lock().claim(offsets, source)) {
+        if let Some(is_good) = settled(&mut self.flight().lock()) {
             return Ok(is_good);
         }
         let mut index = self.index().write();
         let mut flight = self.flight().lock();
         // Others may have been faster in the meantime.
-        if let Some(is_good) = settled(flight.claim(offsets, source)) {
+        if let Some(is_good) = settled(&mut flight) {
             return Ok(is_good);
         }
         let (keys, rows) = flight.named(offsets);
         self.named(index.reserve(pool, &keys))?;
         let old = flight.enter(&keys, self.content().read().initials());
         flight.entered(offsets);
+        flight.note_folded(offsets, folded);
         if !old.is_empty() || self.tracks() {
             let mut content = self.content().write();
             content.reset(&old);
@@ -162,7 +172,7 @@ impl Table {
             self.rows().stamp(&mut found.offsets);
             let offsets = Arc::new(found.offsets);
             let mut flight = self.flight().lock();
-            flight.register(&offsets, Some(source), Vec::new(), true);
+            flight.register(&offsets, Some(source), Vec::new(), DISTINCT);
             if self.has_tier() {
                 let content = self.content().read();
                 let brought = brought.filter(|brought| is_of(&content, brought, offsets.len()));
@@ -193,7 +203,7 @@ impl Table {
         self.rows().stamp(&mut found.offsets);
         let offsets = Arc::new(found.offsets);
         let staged = keys.into_iter().zip(rows).collect();
-        flight.register(&offsets, Some(source), staged, true);
+        flight.register(&offsets, Some(source), staged, DISTINCT);
         flight.pin(&offsets, self.pin(&content, &offsets));
         drop(flight);
         // Whoever enters the new keys waits for the index, and whoever reads their rows for the
@@ -203,14 +213,25 @@ impl Table {
         self.leased(offsets)
     }
 
-    /// Makes a lease of offsets known whose keys are in the index, which the caller holds, and are
-    /// known to be `are_distinct`.
-    pub(in crate::table) fn register(&self, offsets: &Arc<Lines>, are_distinct: bool) {
+    /// Makes a lease of offsets known whose keys are in the index, which the caller holds.
+    pub(in crate::table) fn register(&self, offsets: &Arc<Lines>, known: Known) {
         let mut flight = self.flight().lock();
-        flight.register(offsets, None, Vec::new(), are_distinct);
+        flight.register(offsets, None, Vec::new(), known);
         if self.has_tier() {
             flight.pin(offsets, self.pin(&self.content().read(), offsets));
         }
+    }
+
+    /// What the rows of the distinct keys of a lookup are rounded by when they are updated; nothing
+    /// if that is not by keys. The arguments are those of [`folded_keys`].
+    pub(in crate::table) fn folded_keys(
+        &self,
+        ids: Ids<'_>,
+        inverse: &[i32],
+        distinct: usize,
+    ) -> Option<Arc<[u32]>> {
+        let is_asked = self.config().row_storage.rounds_by_key();
+        is_asked.then(|| folded_keys(ids, inverse, distinct))
     }
 
     pub(in crate::table) fn leased(self: &Arc<Self>, offsets: Arc<Lines>) -> Lease {
