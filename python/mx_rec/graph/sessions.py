@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set
 
 import tensorflow as tf
 
@@ -96,6 +96,27 @@ class _Found:  # pylint: disable=too-few-public-methods
 _found = _Found()
 
 
+class _Computed(NamedTuple):
+    """What a run computes that fetches and is fed certain objects.
+
+    Attributes:
+        version: The version of the graph for which it is known.
+        instead: What it computes, by the ids of what it fetches.
+        of: These objects, so that no others have their ids.
+    """
+
+    version: int
+    instead: Dict[int, Any]
+    of: Any
+
+
+# Attribute of the handler of a run's fetches: what the run computes.
+_COMPUTED = "_mx_rec_computed"
+
+# So many kinds of runs of a graph are remembered.
+_MOST_COMPUTED = 256
+
+
 class _Decision(threading.local):
     """What is known of the partial run that a thread sets up or goes on with.
 
@@ -152,11 +173,32 @@ def fetching(stock: Callable[..., List[Any]], self: Any) -> List[Any]:
     """
     # pylint: disable=protected-access
     some = stock(self)
-    if not _found.instead or not some or not _has_instead(graph_state(some[0].graph)):
+    if not _found.instead or not some:
+        return some
+    # The handler of one run lists tensors, then ops.
+    known = self.__dict__.get(_COMPUTED)
+    if known is not None:
+        return [known.instead[id(one)] for one in some]
+    graph = some[0].graph
+    state = graph_state(graph)
+    if not _has_instead(state):
         return some
     # Newer TensorFlow has references to the tensors that are fed.
     fed = [one.deref() if hasattr(one, "deref") else one for one in self._feeds]
-    return _instead_of(some, self._final_fetches + self._targets, fed)
+    fetched = self._final_fetches + self._targets
+    if _decision.is_part:
+        return _instead_of(some, fetched, fed)
+    # A training asks for the same again and again.
+    key = tuple(map(id, fetched)), tuple(map(id, fed))
+    known = state.computed.get(key)
+    if known is None or known.version != graph.version:
+        instead = _instead_of(fetched, fetched, fed)
+        known = _Computed(graph.version, dict(zip(key[0], instead)), (fetched, fed))
+        if len(state.computed) >= _MOST_COMPUTED:
+            state.computed.clear()
+        state.computed[key] = known
+    self.__dict__[_COMPUTED] = known
+    return [known.instead[id(one)] for one in some]
 
 
 def _has_instead(state: GraphState) -> bool:
@@ -232,6 +274,7 @@ def _prepare(session: Any) -> None:
                 elif graph.version > marks[PREPARED]:
                     _pass_over(graph)
                 state = graph_state(graph)
+                state.computed.clear()
                 if state.needs is None and has_fused(graph):
                     state.needs = Needs(graph)
                 _found.instead = _found.instead or _has_instead(state)

@@ -56,6 +56,7 @@ class GraphState:
         session: The session that was opened last on this graph.
         late_ops: What replaces ops that are made on variables which are tables
             (mx_rec.stock.late.LateOps), None without such variables.
+        computed: What runs compute in the place of what they fetch (mx_rec.graph.sessions).
     """
 
     def __init__(self) -> None:
@@ -90,6 +91,7 @@ class GraphState:
         self.started_first = []  # type: List[tf.Operation]
         self.session = None  # type: Optional[weakref.ReferenceType]
         self.late_ops = None  # type: Any
+        self.computed = {}  # type: Dict[Any, Any]
         self._sessions = weakref.WeakSet()  # type: Any
         self._lock = threading.Lock()
 

@@ -2,8 +2,7 @@
 
 use super::lists::{flag, length_of_each, members, on_only, Tensors};
 use super::read::{
-    expect_variables, of_each, BAGS, MANY_DIVISORS, MANY_ENDS, MANY_NORMS, MANY_WEIGHTS, NORMS,
-    VARIABLES,
+    of_each, Variables, BAGS, MANY_DIVISORS, MANY_ENDS, MANY_NORMS, MANY_WEIGHTS, NORMS, VARIABLES,
 };
 use super::resolve::MANY_IDS;
 use super::support::{ids, on, rows_of_absent, HANDLES, KEY_TYPE, MEMBERS};
@@ -22,6 +21,7 @@ pub(crate) struct Find {
     /// How many norms there are: none, or one for each member.
     norms: usize,
     initial: bool,
+    variables: Variables,
 }
 
 impl OpKernel for Find {
@@ -89,13 +89,14 @@ impl OpKernel for Find {
             bags,
             norms,
             initial,
+            variables: Variables::default(),
         })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
         let mut inputs = Tensors::of(context);
         let tables = inputs.tables(self.members)?;
-        expect_variables(&tables, &inputs.list(self.members)?)?;
+        self.variables.expect(&tables, &mut inputs)?;
         let asked = inputs.list(self.members)?;
         let absents = inputs.list(self.absents)?;
         let bags = inputs.bags(self.bags, self.norms)?;

@@ -4,7 +4,7 @@ use super::support::{expect_like, LIKE, VARIABLE};
 use crate::config::Settings;
 use crate::op_def::{Arg, OpDef};
 use crate::tables::{self, Reference, TABLES};
-use crate::tf::{Construction, Context, OpKernel};
+use crate::tf::{Construction, Context, OpKernel, Output};
 use mx_rec_kernels::{Error, Result};
 use parking_lot::Mutex;
 
@@ -16,6 +16,9 @@ pub(crate) struct MakeTable {
 struct Made {
     config: Vec<u8>,
     table: Reference,
+    /// The op's outputs, which are the same in every run.
+    variable: Output<f32>,
+    handle: Output<i64>,
 }
 
 impl Drop for Made {
@@ -76,30 +79,31 @@ impl OpKernel for MakeTable {
 
     fn compute(&self, context: &Context) -> Result<()> {
         let config = context.input(0)?;
-        let like = context.input(1)?;
         let json = config.values::<u8>()?;
         let mut made = self.made.lock();
-        let number = match &*made {
-            Some(made) if made.config == json => made.table.number(),
+        let made = match &mut *made {
+            Some(made) if made.config == json => made,
             Some(_) => {
                 return Err(Error::invalid(
                     "the table was made with another configuration in this session",
                 ));
             }
-            None => {
-                let settings = Settings::parse(json)?;
+            none => {
+                let (settings, like) = (Settings::parse(json)?, context.input(1)?);
                 expect_like("like", &like, &settings.table)?;
+                let variable = context.allocate::<f32>(&like.dims())?;
+                let mut handle = context.allocate::<i64>(&[])?;
                 let table = TABLES.own(settings.make(None)?);
-                let number = table.number();
-                *made = Some(Made {
+                handle.values().fill(table.number());
+                none.insert(Made {
                     config: json.to_vec(),
                     table,
-                });
-                number
+                    variable,
+                    handle,
+                })
             }
         };
-        drop(made);
-        context.set(0, &like)?;
-        context.set_scalar(1, number)
+        context.set(0, &made.variable)?;
+        context.set(1, &made.handle)
     }
 }

@@ -91,6 +91,11 @@ impl<'a> Tensors<'a> {
         found
     }
 
+    /// Leaves out the next input of the definition, which is a list of `count` tensors.
+    pub(super) fn skip(&mut self, count: usize) {
+        (self.tensor, self.arg) = (self.tensor + count, self.arg + 1);
+    }
+
     /// The next four inputs, which describe bags; the last of them is a list of `norms` tensors.
     pub(super) fn bags(&mut self, count: usize, norms: usize) -> Result<Vec<BagInputs>> {
         let described = self.list(count)?.into_iter().zip(self.list(count)?);

@@ -8,6 +8,7 @@ use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel, Output};
 use crate::threads::pool;
 use mx_rec_kernels::{Error, Result, RowsOf, Table};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 pub(super) const VARIABLES: Arg = Arg {
@@ -59,6 +60,7 @@ pub(crate) struct Read {
     norms: usize,
     /// How many tensors it gives: one for each member, or one for all.
     tensors: usize,
+    variables: Variables,
 }
 
 impl OpKernel for Read {
@@ -148,17 +150,18 @@ impl OpKernel for Read {
             bags,
             norms,
             tensors,
+            variables: Variables::default(),
         })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
         if (self.members, self.inverses, self.bags) == (1, 1, 0) {
             let table = table(context)?;
-            return on(&table, || read_one(context, &table));
+            return on(&table, || self.read_one(context, &table));
         }
         let mut inputs = Tensors::of(context);
         let tables = inputs.tables(self.members)?;
-        expect_variables(&tables, &inputs.list(self.members)?)?;
+        self.variables.expect(&tables, &mut inputs)?;
         let offsets = inputs.list(self.members)?;
         for (table, offsets) in tables.iter().zip(&offsets) {
             on(table, || expect_rank(offsets, 1))?;
@@ -196,12 +199,45 @@ impl OpKernel for Read {
     }
 }
 
-/// Refuses variables that are not those of their tables.
-pub(super) fn expect_variables(tables: &[Arc<Table>], variables: &[Input]) -> Result<()> {
-    let mut all = tables.iter().zip(variables);
-    all.try_for_each(|(table, variable)| {
-        on(table, || expect_like("variable", variable, table.config()))
-    })
+impl Read {
+    /// A row for each id of the only table: the most frequent form, and the shortest, with no list.
+    fn read_one(&self, context: &Context, table: &Arc<Table>) -> Result<()> {
+        let (offsets, inverse) = (context.input(2)?, context.input(3)?);
+        let mut inputs = Tensors::from(context, 1, 1);
+        self.variables
+            .expect(std::slice::from_ref(table), &mut inputs)?;
+        expect_rank(&offsets, 1)?;
+        let mut rows = context.allocate::<f32>(&inverse.dims_and(table.dim()))?;
+        table.embed(
+            pool()?,
+            offsets.values::<i64>()?,
+            inverse.values::<i32>()?,
+            rows.values(),
+        )?;
+        context.set(0, rows)
+    }
+}
+
+/// The variables of the members of a node, which say in the graph how wide rows are. A run has no
+/// use for them: the first one that finds them to be those of their tables is the last to look.
+#[derive(Default)]
+pub(super) struct Variables(AtomicBool);
+
+impl Variables {
+    /// Refuses those that are not of their tables; they are the next list of the inputs.
+    pub(super) fn expect(&self, tables: &[Arc<Table>], inputs: &mut Tensors<'_>) -> Result<()> {
+        if self.0.load(Ordering::Relaxed) {
+            inputs.skip(tables.len());
+            return Ok(());
+        }
+        let variables = inputs.list(tables.len())?;
+        let mut all = tables.iter().zip(&variables);
+        all.try_for_each(|(table, variable)| {
+            on(table, || expect_like("variable", variable, table.config()))
+        })?;
+        self.0.store(true, Ordering::Relaxed);
+        Ok(())
+    }
 }
 
 /// Tensors with a row of its member's table for each of its ids, or for each of its bags.
@@ -217,21 +253,6 @@ pub(super) fn of_each(
         None => context.allocate::<f32>(&ids.dims_and(table.dim())),
     })
     .collect()
-}
-
-/// A row for each id of the only table: the most frequent form, and the shortest, without a list.
-fn read_one(context: &Context, table: &Table) -> Result<()> {
-    let (offsets, inverse) = (context.input(2)?, context.input(3)?);
-    expect_like("variable", &context.input(1)?, table.config())?;
-    expect_rank(&offsets, 1)?;
-    let mut rows = context.allocate::<f32>(&inverse.dims_and(table.dim()))?;
-    table.embed(
-        pool()?,
-        offsets.values::<i64>()?,
-        inverse.values::<i32>()?,
-        rows.values(),
-    )?;
-    context.set(0, rows)
 }
 
 /// The rows of distinct keys.

@@ -221,6 +221,12 @@ impl Settable for &Input {
     }
 }
 
+impl<T: Element> Settable for &Output<T> {
+    fn raw(&self) -> *const sys::TF_Tensor {
+        self.tensor.raw
+    }
+}
+
 impl<T: Element> Settable for Output<T> {
     fn raw(&self) -> *const sys::TF_Tensor {
         self.tensor.raw
@@ -243,6 +249,10 @@ pub(crate) struct Output<T> {
     len: usize,
     element: PhantomData<T>,
 }
+
+// SAFETY: TensorFlow counts references to a tensor's memory atomically, and whoever has the only
+// `Output` of a tensor may use and delete it on any thread.
+unsafe impl<T: Element + Send> Send for Output<T> {}
 
 impl<T: Element> Output<T> {
     /// A tensor of shape `dims` with unspecified elements.
