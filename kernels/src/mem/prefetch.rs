@@ -1,5 +1,8 @@
 //! Asks for a cache line before it is needed.
 
+#[cfg(target_arch = "x86_64")]
+use std::sync::LazyLock;
+
 /// The bytes that one prefetch brings.
 pub(crate) const LINE: usize = 64;
 
@@ -35,10 +38,49 @@ pub(crate) fn prefetch<T>(place: &T) {
     fetch(std::ptr::from_ref(place).cast());
 }
 
+/// The same of a place that is going to be written, see [`fetch_to_write`].
+#[inline(always)]
+pub(crate) fn prefetch_to_write<T>(place: &T) {
+    fetch_to_write(std::ptr::from_ref(place).cast());
+}
+
 /// [`prefetch`] of what would lie `count` places behind `place` in an array.
 #[inline(always)]
 pub(crate) fn prefetch_behind<T>(place: &T, count: usize) {
     fetch(std::ptr::from_ref(place).wrapping_add(count).cast());
+}
+
+/// Whether the processor has PREFETCHW; older ones run it as an instruction that does nothing.
+#[cfg(target_arch = "x86_64")]
+static HAS_PREFETCHW: LazyLock<bool> = LazyLock::new(|| {
+    use std::arch::x86_64::__cpuid;
+    let extended = 0x8000_0000;
+    __cpuid(extended).eax > extended && __cpuid(extended + 1).ecx >> 8 & 1 == 1
+});
+
+/// [`fetch`] of a line that is going to be written. Where another processor has read it, as a
+/// lookup does on other threads than its update, the first write would wait until that one has
+/// given it up.
+#[inline(always)]
+pub(super) fn fetch_to_write(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    match *HAS_PREFETCHW {
+        // SAFETY: PREFETCHW is a hint, which this processor has; no address makes it fault, and it
+        // touches no register, flag or memory that the program sees.
+        true => unsafe {
+            std::arch::asm!("prefetchw [{0}]", in(reg) address,
+                options(readonly, nostack, preserves_flags));
+        },
+        false => fetch(address),
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as of `fetch`.
+    unsafe {
+        std::arch::asm!("prfm pstl1keep, [{0}]", in(reg) address,
+            options(readonly, nostack, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = address;
 }
 
 /// Starts to bring the line of any address into the cache. The address need not be mapped: a

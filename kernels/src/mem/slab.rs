@@ -1,7 +1,7 @@
 //! Rows of one width, numbered from 0, that never move and are written by several threads without
 //! overlap.
 
-use super::prefetch::{fetch, LINE};
+use super::prefetch::{fetch, fetch_to_write, LINE};
 use super::region::{FreshPages, Region, HUGE};
 use crate::Result;
 use std::marker::PhantomData;
@@ -212,7 +212,7 @@ impl Slab {
     #[inline(always)]
     pub(crate) fn prefetch(&self, row: u32, floats: usize) {
         if (row as usize) < self.rows {
-            prefetch_floats(self.address(row), floats);
+            each_line(self.address(row), floats, fetch);
         }
     }
 
@@ -333,16 +333,18 @@ impl OwnedRows<'_> {
         Some(unsafe { std::slice::from_raw_parts_mut(self.slab.address(row), self.slab.width) })
     }
 
-    /// Starts to bring a row into the cache.
+    /// Starts to bring a row into the cache, to be written.
     #[inline(always)]
     pub(crate) fn prefetch(&self, row: u32) {
-        self.slab.prefetch(row, self.slab.width);
+        if (row as usize) < self.slab.rows {
+            each_line(self.slab.address(row), self.slab.width, fetch_to_write);
+        }
     }
 }
 
-/// Starts to bring `floats` floats from `start` on into the cache, up to what pays.
+/// Asks by `fetch` for the lines of `floats` floats from `start` on, up to what pays.
 #[inline(always)]
-fn prefetch_floats(start: *const f32, floats: usize) {
+fn each_line(start: *const f32, floats: usize, fetch: impl Fn(*const u8)) {
     let bytes = (floats * size_of::<f32>()).min(AHEAD);
     let mut at = 0;
     while at < bytes {

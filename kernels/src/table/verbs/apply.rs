@@ -465,7 +465,7 @@ impl<G: Gradients> Job<'_, G> {
                 halves.prefetch(row);
             }
             if let Some(waiting) = self.waiting {
-                waiting.prefetch(row);
+                waiting.prefetch_to_write(row);
             }
         };
         let (first, coming) = rows.split_at(rows_ahead(self.width).min(rows.len()));
