@@ -1,12 +1,16 @@
 """Optimizers that move rows without a gradient, on rows of 2 bytes a value: reads change nothing, and saves keep what reads show."""
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import stock_cases as cases
 import support
-from test_half_rows import DIM, HALVES, KEYS, Model, rounded, trained_on_servers_as_alone
+from cluster_cases import RUN, Job, run_alone
+from test_half_rows import DIM, HALVES, KEYS, Model, draws, rounded, seed_of, trained_on_servers_as_alone
+from test_half_slots import BFLOAT16, stream
 from test_half_stock import ROWS, settings, stop
 from test_half_stock import Model as StockModel
 from mx_rec.util.stock_tables import StockTables
@@ -75,6 +79,37 @@ def test_a_restore_goes_on_as_the_training_that_saved(graph, session, mx, place,
         np.testing.assert_array_equal(trained(model, sess, range(20, 30)), expected)
 
 
+@pytest.mark.parametrize("memory_rows", [None, 4])
+def test_deltas_of_rows_that_wait_are_rounded_once_they_are_merged(graph, session, mx, place, tmp_path, memory_rows):
+    """Rows that a delta has not are moved in float32 and then rounded, as if the last save had been whole; and back they go exactly."""
+    mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
+    names = ["", "LazyAdam_momentum", "LazyAdam_velocity"]
+    more = {} if memory_rows is None else dict(rows=2, host_vocabulary_size=memory_rows - 2, ssd_vocabulary_size=100, ssd_data_path=[str(tmp_path)])
+
+    def run(path, name, *types, **arguments):
+        """Rows and slots by name, after a restore or steps, and a chain of saves."""
+        tf.compat.v1.reset_default_graph()
+        model = Model(adam(), types[0], slot_dtype=types[1], **arguments)
+        with support.started(support.new_session(), model.init) as sess:
+            found = {}
+            if path:
+                model.saver.restore(sess, path)
+                found = {one: model.raw.slot_rows(sess, one) for one in names}
+            for step in range(3):
+                trained(model, sess, range(4 * step, 4 * step + 4))
+                path = model.saver.save(sess, place + "/" + name, global_step=step, save_delta=step > 0)
+            return found, {one: model.raw.slot_rows(sess, one) for one in names}, path, seed_of(model.table)
+
+    _, wide, path, _ = run(None, "wide", "float32", "float32")
+    found, half, path, seed = run(path, "half", "float16", BFLOAT16, row_conversion="stochastic", **more)
+    for name in names:
+        dtype, own = (BFLOAT16, seed ^ stream(name)) if name else ("float16", seed)
+        support.assert_same_tables(found[name], {key: rounded(row, dtype, draws(own, key, DIM, 0)) for key, row in wide[name].items()})
+    found, _, _, _ = run(path, "again", "float32", "float32", row_conversion="nearest")
+    for name in names:
+        support.assert_same_tables(found[name], half[name])
+
+
 @FORMS
 def test_rows_on_disk_have_the_bits_of_rows_in_memory(graph, session, dynamic, tmp_path, dtype, slots):
     found = []
@@ -93,6 +128,19 @@ def test_rows_on_disk_have_the_bits_of_rows_in_memory(graph, session, dynamic, t
 @pytest.mark.parametrize("servers", [1, 3])
 def test_parameter_servers_train_the_bits_of_one_process(dtype, slots, servers):
     trained_on_servers_as_alone(servers, OPTIMIZER="adam", ROW_DTYPE=dtype, SLOT_DTYPE=slots)
+
+
+@pytest.mark.long
+def test_servers_of_other_numbers_go_on_from_each_others_checkpoints_as_one_process(tmp_path):
+    variables = dict(OPTIMIZER="adam", ROW_DTYPE="float16", SLOT_DTYPE=BFLOAT16, SAVE=3)
+    for first, servers in ((0, 2), (6, 3), (12, 1)):
+        steps = dict(variables, FIRST=first, LAST=first + 6)
+        alone = run_alone(RUN, CHECKPOINTS=tmp_path / "alone", **steps)
+        with Job(RUN, ps=servers, **steps) as job:
+            found = job.worker(CHECKPOINTS=tmp_path / "servers")
+        found, alone = (json.loads(one.strip().splitlines()[-1]) for one in (found, alone))
+        for name in ("loss", "step", "sizes", "rows"):
+            assert found[name] == alone[name], (name, first)
 
 
 @pytest.mark.parametrize("optimizer", ["AdamOptimizer", "AdamWOptimizer", "NadamOptimizer", "AdaMaxOptimizer"])
