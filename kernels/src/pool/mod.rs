@@ -8,11 +8,13 @@ mod apart;
     reason = "a thread takes part in a call whose caller does not wait for it to wake up"
 )]
 mod helpers;
+mod lists;
 
 use crate::sync::Mutex;
 use crate::{Error, Result};
 #[cfg(not(feature = "model"))]
 use helpers::Helpers;
+use lists::Lists;
 use smallvec::SmallVec;
 use std::ops::Range;
 #[cfg(not(feature = "model"))]
@@ -114,8 +116,10 @@ impl Pool {
     /// Calls `f` with the items, on any thread, until one fails; returns when no call runs any
     /// more.
     ///
-    /// Items are begun in their order, and after a failure no more are begun. So every item before
-    /// one that fails is worked on, and which error is returned does not depend on the threads.
+    /// Neighbouring items are begun by the threads of one processor, the same one in each call
+    /// that has as many: it may have what they need in its caches. After a failure no later items
+    /// are begun. So every item before one that fails is worked on, and which error is returned
+    /// does not depend on the threads.
     ///
     /// # Errors
     /// That of the first item, in the order of `work`, for which `f` fails.
@@ -128,27 +132,56 @@ impl Pool {
         if self.threads == 1 || work.len() <= 1 {
             return work.try_for_each(f);
         }
-        let wanted = self.threads.min(work.len()) - 1;
-        let queue = Mutex::new(Some(work.enumerate()));
-        let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
+        let lists = self.threads.min(work.len());
+        self.work_on(Lists::cut(work, lists), f)
+    }
+
+    /// [`Pool::try_each`] of items that have been dealt to lists, at most one for each thread: the
+    /// same processor begins with the same list in each call. The items' order is that of the
+    /// lists.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn try_each_of<T: Send>(
+        &self,
+        lists: Vec<Vec<T>>,
+        f: impl Fn(T) -> Result<()> + Sync,
+    ) -> Result<()> {
+        match self.threads {
+            1 => lists.into_iter().flatten().try_for_each(f),
+            _ => self.work_on(Lists::new(lists), f),
+        }
+    }
+
+    fn work_on<T: Send>(&self, lists: Lists<T>, f: impl Fn(T) -> Result<()> + Sync) -> Result<()> {
+        let wanted = self.threads.min(lists.len()).saturating_sub(1);
+        let lists = Mutex::new(lists);
         let run = || {
-            let next = || queue.lock().as_mut()?.next();
+            let processor = processor();
+            let next = || lists.lock().next(processor);
             while let Some((at, item)) = next() {
-                let Err(error) = f(item) else {
-                    continue;
-                };
-                let rest = queue.lock().take();
-                let mut failed = failed.lock();
-                if failed.as_ref().is_none_or(|&(first, _)| at < first) {
-                    *failed = Some((at, error));
+                if let Err(error) = f(item) {
+                    // Not under the lock.
+                    let later = lists.lock().fail(at, error);
+                    drop(later);
                 }
-                // Items may take long to drop: not under a lock.
-                drop((failed, rest));
             }
         };
         self.everywhere(wanted, &run);
-        failed.into_inner().map_or(Ok(()), |(_, error)| Err(error))
+        lists.into_inner().failure().map_or(Ok(()), Err)
     }
+}
+
+/// The number of the processor that the calling thread runs on, at this moment.
+#[cfg(not(feature = "model"))]
+fn processor() -> usize {
+    rustix::thread::sched_getcpu()
+}
+
+/// The model has no processors.
+#[cfg(feature = "model")]
+fn processor() -> usize {
+    0
 }
 
 #[cfg(not(feature = "model"))]
@@ -306,6 +339,31 @@ mod tests {
                 sum.fetch_add(item, Ordering::Relaxed);
             });
             assert_eq!(sum.into_inner(), 5050);
+        }
+    }
+
+    #[test]
+    fn lists_of_any_lengths_are_worked_off_by_any_number_of_threads() {
+        for threads in [1, 2, 5] {
+            let pool = Pool::new(threads).unwrap();
+            for lengths in [&[][..], &[0], &[7], &[0, 9], &[40, 1, 0, 3], &[2, 30]] {
+                let begun: Vec<AtomicUsize> = (0..lengths.iter().sum::<usize>())
+                    .map(|_| AtomicUsize::new(0))
+                    .collect();
+                let mut items = begun.iter();
+                let list = |&len| items.by_ref().take(len).collect();
+                let lists = lengths.iter().take(threads).map(list).collect();
+                let count = |item: &AtomicUsize| {
+                    item.fetch_add(1, Ordering::Relaxed);
+                    Ok(())
+                };
+                pool.try_each_of(lists, count).unwrap();
+                let expected = lengths.iter().take(threads).sum();
+                let done = begun.iter().map(|one| one.load(Ordering::Relaxed));
+                let mut all = vec![0; begun.len()];
+                all[..expected].fill(1);
+                assert_eq!(done.collect::<Vec<_>>(), all, "{threads} {lengths:?}");
+            }
         }
     }
 

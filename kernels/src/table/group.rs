@@ -52,8 +52,9 @@ pub(super) fn places(tables: &[OneTable<'_>], members: usize) -> Vec<usize> {
 ///
 /// An item that is more than half of one thread's share, or the only one, is worked on alone, with
 /// the whole pool.
-/// The others are dealt to the threads, the largest first; each is worked on by one thread, with a
-/// pool of that thread alone. A group with little work stays on the caller's thread.
+/// The others are dealt to the threads in their order, which should be that of the members: then
+/// the tables of a step stay with the same threads. Each is worked on by one thread, with a pool of
+/// that thread alone. A group with little work stays on the caller's thread.
 pub(super) fn each<T: Send>(
     pool: &Pool,
     items: Vec<T>,
@@ -77,7 +78,7 @@ pub(super) fn each_undivided<T: Send>(
 /// What is more than the `shares`th part of a thread's share is worked on with the whole pool.
 fn deal<T: Send>(
     pool: &Pool,
-    mut items: Vec<T>,
+    items: Vec<T>,
     cost: impl Fn(&T) -> usize,
     shares: usize,
     work: impl Fn(&Pool, T) + Sync,
@@ -85,21 +86,41 @@ fn deal<T: Send>(
     if items.len() == 1 {
         return items.into_iter().for_each(|item| work(pool, item));
     }
-    items.sort_by_key(|item| std::cmp::Reverse(cost(item)));
     let total: usize = items.iter().map(&cost).sum();
     let threads = pool.parts(total, LEAST);
-    let share = total / (shares * threads);
-    let large = match threads {
-        1 => 0,
-        _ => items.iter().take_while(|item| cost(item) > share).count(),
-    };
-    let small = items.split_off(large);
-    items.into_iter().for_each(|item| work(pool, item));
     let alone = Pool::alone();
-    match threads {
-        1 => small.into_iter().for_each(|item| work(&alone, item)),
-        _ => pool.each(small, |item| work(&alone, item)),
+    if threads == 1 {
+        return items.into_iter().for_each(|item| work(&alone, item));
     }
+    let share = total / (shares * threads);
+    let (large, small): (Vec<T>, Vec<T>) = items.into_iter().partition(|item| cost(item) > share);
+    large.into_iter().for_each(|item| work(pool, item));
+    let mut lists = lists(small, threads, &cost);
+    for list in &mut lists {
+        // What is left for other threads is small.
+        list.sort_by_key(|item| std::cmp::Reverse(cost(item)));
+    }
+    let done = pool.try_each_of(lists, |item| {
+        work(&alone, item);
+        Ok(())
+    });
+    debug_assert!(done.is_ok());
+}
+
+/// Deals items to so many lists, in their order and so that all lists cost about the same. So the
+/// verbs of a step deal the same tables to the same lists.
+pub(super) fn lists<T>(items: Vec<T>, count: usize, cost: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+    let total = items.iter().map(&cost).sum::<usize>().max(1);
+    let mut lists: Vec<Vec<T>> = std::iter::repeat_with(Vec::new).take(count).collect();
+    let mut before = 0;
+    for item in items {
+        let middle = before + cost(&item) / 2;
+        before += cost(&item);
+        if let Some(list) = lists.get_mut((middle * count / total).min(count - 1)) {
+            list.push(item);
+        }
+    }
+    lists
 }
 
 /// The error of the first member of a group that failed, if one did.
@@ -125,5 +146,23 @@ impl Failure {
     /// The error of the first member that failed.
     pub(super) fn check(self) -> Result<()> {
         self.0.into_inner().map_or(Ok(()), |(_, error)| Err(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_are_dealt_in_their_order_by_what_they_cost() {
+        let dealt = |costs: &[usize], count| lists(costs.to_vec(), count, |&cost| cost);
+        assert_eq!(dealt(&[5; 4], 2), [[5, 5], [5, 5]]);
+        assert_eq!(dealt(&[1, 1, 2, 4], 2), [&[1, 1, 2][..], &[4]]);
+        assert_eq!(dealt(&[9, 1, 1], 2), [&[9][..], &[1, 1]]);
+        assert_eq!(dealt(&[3, 4, 5], 1), [[3, 4, 5]]);
+        assert_eq!(dealt(&[3], 3), [&[][..], &[3], &[]]);
+        assert_eq!(dealt(&[0, 0], 2), [&[0, 0][..], &[]]);
+        assert_eq!(dealt(&[2, 0], 2), [&[][..], &[2, 0]]);
+        assert_eq!(dealt(&[], 2), [[0; 0]; 2]);
     }
 }

@@ -249,7 +249,8 @@ fn update_all(
     };
     let (failure, slots) = (Failure::default(), optimizer.slots());
     let read = contents.iter().map(|content| &**content);
-    let all: Vec<(&mut Update<'_, '_>, &Content)> = updates.iter_mut().zip(read).collect();
+    let mut all: Vec<(&mut Update<'_, '_>, &Content)> = updates.iter_mut().zip(read).collect();
+    all.sort_by_key(|(one, _)| one.first);
     each(
         pool,
         all,
@@ -269,9 +270,11 @@ fn update_all(
     });
     // No row has changed before all of them are ready.
     let begun: Vec<(&mut Content, Step<'_>)> = begun.collect::<Result<_>>()?;
+    let mut all: Vec<_> = updates.iter_mut().zip(begun).collect();
+    all.sort_by_key(|(one, _)| one.first);
     each(
         pool,
-        updates.iter_mut().zip(begun).collect(),
+        all,
         |(one, _)| one.cost,
         |pool, (one, (content, step))| one.run(pool, content, &step),
     );

@@ -2,12 +2,12 @@
 //! by side.
 
 use crate::mem::{rows_ahead, MOST_AHEAD, NONE};
-use crate::pool::{ranges, shares};
+use crate::pool::{ranges, shares, Parts};
 use crate::simd::Level;
 use crate::stores::{with_rows_now, ReadRows};
 use crate::sync::RwLock;
 use crate::table::disk::hold_all;
-use crate::table::group::{by_address, each, places, Failure};
+use crate::table::group::{by_address, each, lists, places, Failure};
 use crate::table::rows::content::{Content, Offsets};
 use crate::table::verbs::by_key::Locked;
 use crate::table::verbs::read::{row_of, turns, Block};
@@ -117,28 +117,42 @@ impl Table {
             .collect();
         let found: Vec<Offsets<'_>> = locks.iter().map(|content| content.offsets()).collect();
         let places = places(&tables, group.len());
-        let mut column = 0;
-        let strips = group.iter().zip(&places).map(|(one, &at)| {
-            let columns = column..column + one.table.dim();
-            column = columns.end;
-            Strip {
-                one,
-                content: &locks[at],
-                found: &found[at],
-                columns,
-            }
+        let strips = group.iter().zip(&places).map(|(one, &at)| Strip {
+            one,
+            content: &locks[at],
+            found: &found[at],
         });
-        let strips: Vec<Strip<'_>> = strips.collect();
         // Whole blocks, so that the same lookup is the first to fail on any number of threads.
         let widest = group.iter().map(|one| one.table.dim()).max().unwrap_or(1);
         let block = rows_ahead(widest);
         let blocks = n.div_ceil(block);
-        let parts = ranges(blocks, turns(pool, out.len(), blocks)).into_iter();
+        let turns = turns(pool, out.len(), blocks * group.len());
+        // A thread fills neighbouring columns.
+        let count = pool.threads().min(turns).min(group.len()).max(1);
+        let strips = lists(strips.collect(), count, Strip::dim);
+        let mut lists = columns_of(out, &strips);
+        let parts = ranges(blocks, turns.div_ceil(count).min(blocks));
+        let parts = parts.into_iter();
         let parts = parts.map(|blocks| blocks.start * block..(blocks.end * block).min(n));
-        let work = shares(out, width, parts.collect());
-        pool.try_each(work, |(range, out)| {
-            fill_side_by_side(&strips, range, block, width, out)
-        })
+        let parts: Parts<Range<usize>> = parts.collect();
+        let work = strips.iter().zip(&mut lists).map(|(strips, rows)| {
+            let shares = shares(rows, 1, parts.clone());
+            shares
+                .map(|(range, outs)| (&strips[..], range, outs))
+                .collect()
+        });
+        let done = pool.try_each_of(work.collect(), |(strips, range, outs)| {
+            fill_side_by_side(strips, range, block, outs)
+        });
+        drop(lists);
+        if done.is_err() && count > 1 {
+            // The first lookup that fails is that of the first block.
+            let strips = vec![strips.into_iter().flatten().collect::<Vec<_>>()];
+            for outs in &mut columns_of(out, &strips) {
+                fill_side_by_side(&strips[0], 0..n, block, outs)?;
+            }
+        }
+        done
     }
 
     /// Copies the rows of the keys of several batches, a row for each id `(n, dim)`, of a pooled
@@ -192,15 +206,18 @@ impl Table {
     }
 }
 
-/// The columns of a concatenation that one lookup fills.
+/// A lookup that fills some columns of a concatenation.
 struct Strip<'a> {
     one: &'a RowsOf<'a>,
     content: &'a Content,
     found: &'a Offsets<'a>,
-    columns: Range<usize>,
 }
 
 impl Strip<'_> {
+    fn dim(&self) -> usize {
+        self.one.table.dim()
+    }
+
     /// Names the rows of some ids.
     fn rows(&self, ids: Range<usize>, rows: &mut [u32; MOST_AHEAD]) -> Result<()> {
         let (table, offsets) = (self.one.table, self.one.offsets);
@@ -212,15 +229,31 @@ impl Strip<'_> {
     }
 }
 
-/// Fills the rows of a concatenation that belong to the ids of `range`, in blocks of `block` ids
-/// (at most [`MOST_AHEAD`]): one table after the other, while the rows of the next one are on their
-/// way.
+/// Cuts the rows of a concatenation where the columns of each list begin: for each list its part of
+/// every row.
+fn columns_of<'o>(out: &'o mut [f32], lists: &[Vec<Strip<'_>>]) -> Vec<Vec<&'o mut [f32]>> {
+    let dims = |list: &Vec<Strip<'_>>| list.iter().map(Strip::dim).sum();
+    let widths: Vec<usize> = lists.iter().map(dims).collect();
+    let width = widths.iter().sum::<usize>().max(1);
+    let rows = out.len() / width;
+    let room = || Vec::with_capacity(rows);
+    let mut columns: Vec<Vec<_>> = std::iter::repeat_with(room).take(lists.len()).collect();
+    for mut row in out.chunks_exact_mut(width) {
+        for (columns, &width) in columns.iter_mut().zip(&widths) {
+            columns.extend(row.split_off_mut(..width));
+        }
+    }
+    columns
+}
+
+/// Fills the rows of a concatenation that belong to the ids of `range`, as far as they are those of
+/// some lookups, in blocks of `block` ids (at most [`MOST_AHEAD`]): one table after the other, while
+/// the rows of the next one are on their way.
 fn fill_side_by_side(
     strips: &[Strip<'_>],
     range: Range<usize>,
     block: usize,
-    width: usize,
-    out: &mut [f32],
+    outs: &mut [&mut [f32]],
 ) -> Result<()> {
     let level = Level::detect();
     let blocks = range.clone().step_by(block);
@@ -236,7 +269,8 @@ fn fill_side_by_side(
         let asked = rows.iter().take(ids.len());
         asked.for_each(|&row| strip.content.store.prefetch(row, words));
     }
-    for (ids, out) in blocks.zip(out.chunks_mut((block * width).max(1))) {
+    for (ids, outs) in blocks.zip(outs.chunks_mut(block)) {
+        let mut first = 0;
         for strip in strips {
             let (next, asked) = match later.next() {
                 Some((next, ids)) => {
@@ -249,14 +283,14 @@ fn fill_side_by_side(
                 }
                 None => (strip, 0),
             };
+            let columns = first..first + strip.dim();
             with_rows_now!(strip.content, store => level.run(Block {
                 rows: (store, &rows[..ids.len()]),
                 coming: (&next.content.store, next.content.layout.words(), &coming[..asked]),
-                dim: strip.columns.len(),
-                width,
-                first: strip.columns.start,
-                out: &mut *out,
+                dim: strip.dim(),
+                outs: outs.iter_mut().map(|row| &mut row[columns.clone()]),
             }));
+            first = columns.end;
             (rows, coming) = (coming, rows);
         }
     }

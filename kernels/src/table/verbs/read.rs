@@ -269,9 +269,7 @@ fn copy_rows_from<S: ReadRows>(
             rows: (store, &rows[..count]),
             coming: (store, dim, &coming[..next]),
             dim,
-            width: dim,
-            first: 0,
-            out,
+            outs: out.chunks_exact_mut(dim.max(1)),
         });
         (rows, coming) = (coming, rows);
         count = next;
@@ -283,22 +281,20 @@ fn copy_rows_from<S: ReadRows>(
 ///
 /// Which rows these are was found before: a loop that does nothing else keeps more of them on their
 /// way than one that also looks for them.
-pub(in crate::table) struct Block<'a, S, N> {
+pub(in crate::table) struct Block<'a, S, N, O> {
     /// Rows to be copied.
     pub(in crate::table) rows: (&'a S, &'a [u32]),
     /// Rows that come next, and how many of their floats.
     pub(in crate::table) coming: (&'a N, usize, &'a [u32]),
     /// Floats to be copied.
     pub(in crate::table) dim: usize,
-    /// Floats from one row of `out` to the next.
-    pub(in crate::table) width: usize,
-    /// The first column of `out` that is filled.
-    pub(in crate::table) first: usize,
-    /// Rows of `width` floats.
-    pub(in crate::table) out: &'a mut [f32],
+    /// `dim` floats for each row.
+    pub(in crate::table) outs: O,
 }
 
-impl<S: ReadRows, N: ReadRows> Vectorized for Block<'_, S, N> {
+impl<'o, S: ReadRows, N: ReadRows, O: Iterator<Item = &'o mut [f32]>> Vectorized
+    for Block<'_, S, N, O>
+{
     type Output = ();
 
     #[inline(always)]
@@ -316,25 +312,22 @@ impl<S: ReadRows, N: ReadRows> Vectorized for Block<'_, S, N> {
     }
 }
 
-impl<S: ReadRows, N: ReadRows> Block<'_, S, N> {
+impl<'o, S: ReadRows, N: ReadRows, O: Iterator<Item = &'o mut [f32]>> Block<'_, S, N, O> {
     #[inline(always)]
     fn copy(self, copy: impl Fn(&[f32], &mut [f32])) {
         let Block {
             rows: (store, rows),
             coming: (next, floats, coming),
             dim,
-            width,
-            first,
-            out,
+            mut outs,
         } = self;
         let mut scratch = vec![0.0; if S::SCRATCH && !S::DECODES { dim } else { 0 }];
         let at_once = rows_at_once(N::words(floats));
         let mut coming = coming.chunks(at_once);
-        for (out, rows) in out.chunks_mut(width * at_once).zip(rows.chunks(at_once)) {
+        for rows in rows.chunks(at_once) {
             let coming = coming.next().unwrap_or_default();
             coming.iter().for_each(|&row| next.prefetch(row, floats));
-            for (out, &number) in out.chunks_exact_mut(width).zip(rows) {
-                let out = &mut out[first..first + dim];
+            for (&number, out) in rows.iter().zip(&mut outs) {
                 match store.row(number) {
                     Some(row) if S::DECODES => {
                         store.now(number, row, out);
@@ -417,9 +410,7 @@ impl<S: ReadRows> Vectorized for Find<'_, S> {
                 rows: (store, &rows[..ids.len()]),
                 coming: (store, dim, &coming[..next.len()]),
                 dim,
-                width: dim,
-                first: 0,
-                out: &mut *out,
+                outs: out.chunks_exact_mut(dim),
             };
             copied.run();
             if !matches!(keys.absent, Absent::Zeros) {

@@ -396,6 +396,37 @@ fn gradients_of_removed_keys_are_dropped_and_counted_in_their_table_alone() {
     assert_eq!((tables[0].stats().stale, tables[1].stats().stale), (0, 1));
 }
 
+/// The lookup that fails is that of the first ids, whoever fills its columns.
+#[test]
+fn the_first_wrong_place_side_by_side_gives_the_error_on_any_number_of_threads() {
+    const N: usize = 4096;
+    let tables = made(&[32; 4]);
+    for (wrong, first) in [
+        ([3000, 2000, 1000, N - 1], 2),
+        ([1, 500, 3, 7], 0),
+        ([N - 1, N - 1, N - 1, 5], 3),
+    ] {
+        let inverses = wrong.map(|at| {
+            let mut inverse = vec![-1; N];
+            inverse[at] = 7;
+            inverse
+        });
+        let group: Vec<RowsOf<'_>> = (0..4)
+            .map(|at| rows_of(&tables[at], &[], &inverses[at]))
+            .collect();
+        for threads in [1, 2, 3, 8] {
+            let pool = Pool::new(threads).unwrap();
+            let mut out = vec![0.0; N * 4 * 32];
+            let error = Table::embed_side_by_side(&pool, &group, &mut out).unwrap_err();
+            let error = error.to_string();
+            assert!(
+                error.contains(&format!("table_{first}")),
+                "{threads}: {error}"
+            );
+        }
+    }
+}
+
 #[test]
 fn empty_groups_and_wrong_lengths() {
     let pool = Pool::new(2).unwrap();
