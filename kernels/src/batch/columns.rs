@@ -1,5 +1,6 @@
 //! Neighbouring columns of a matrix, read in place.
 
+use crate::mem::{prefetch_behind, LINE};
 use crate::{Error, Result};
 
 /// Columns `first .. first + dim` of a matrix `(n, width)`, whose rows lie one after the other.
@@ -60,6 +61,15 @@ impl<'a> Columns<'a> {
     #[inline(always)]
     pub(crate) fn row(&self, at: usize) -> &'a [f32] {
         &self.floats[at * self.width + self.first..][..self.dim]
+    }
+
+    /// Asks for the columns of the row that is `count` rows behind `row`, one of these.
+    #[inline(always)]
+    pub(crate) fn ask_behind(&self, row: &[f32], count: usize) {
+        for line in row.chunks(LINE / size_of::<f32>()) {
+            line.first()
+                .inspect(|first| prefetch_behind(*first, count * self.width));
+        }
     }
 
     /// The columns of each row.

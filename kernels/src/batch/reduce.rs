@@ -68,6 +68,9 @@ pub fn reduce_columns(
     })
 }
 
+/// So many gradients further on is one that is asked for.
+const AHEAD: usize = 16;
+
 /// All sums, made by one thread.
 struct Alone<'a> {
     grads: Columns<'a>,
@@ -107,6 +110,7 @@ impl Alone<'_> {
                 None if at == -1 => continue,
                 None => return Err(out_of_range(at, distinct)),
             }
+            self.grads.ask_behind(grad, AHEAD);
             add(grad, &mut self.out[row * dim..(row + 1) * dim]);
         }
         let rows = self.out.chunks_exact_mut(dim).zip(&fresh);
