@@ -125,6 +125,11 @@ def diff_text(result: Dict[str, Any]) -> str:
         result: What `--json` prints.
     """
     lines = ["here:  {}".format(result["here"]), "there: {}".format(result["there"])]
+    # Keys that a delta does not hold are no keys that are gone.
+    keys = [(side, "not in the delta " + other if is_delta else "only " + here)
+            for side, here, other, is_delta in (
+                ("only_here", "here", "there", result["deltas"][1]),
+                ("only_there", "there", "here", result["deltas"][0]))]
     lines += ["table {}: only here".format(name) for name in result["only_here"]]
     lines += ["table {}: only there".format(name) for name in result["only_there"]]
     for table in result["tables"]:
@@ -135,11 +140,15 @@ def diff_text(result: Dict[str, Any]) -> str:
         lines.append(head + "differs, {} rows here, {} there".format(*table["rows"]))
         if table["dims"][0] != table["dims"][1]:
             lines.append("  dim {} here, {} there: no rows are compared".format(*table["dims"]))
-        for name, words in (("only_here", "only here"), ("only_there", "only there"),
-                            ("differing", "with another row")):
+        for name, words in keys + [("differing", "with another row")]:
             if table[name]["count"]:
                 lines.append("  {} {}: {}".format(
                     _count(table[name]["count"], "key"), words, _first(table[name])))
+        lines += ["  the delta {} holds the rows that changed since the save before it, and "
+                  "removes {}: a restore takes all others from that save".format(
+                      side, _count(removed, "key"))
+                  for side, removed in zip(("here", "there"), table["removed"])
+                  if removed is not None]
         for part in table["parts"]:
             if part["rows"]:
                 largest = "what is not finite" if part["largest"] is None \
