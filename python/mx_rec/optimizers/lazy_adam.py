@@ -5,9 +5,13 @@ from typing import Dict, List, Union
 import tensorflow as tf
 
 from mx_rec.cluster.updates import readers
-from mx_rec.optimizers.base import TableOptimizer, register, scalar
+from mx_rec.optimizers.base import ByAddress, TableOptimizer, register, scalar
 from mx_rec.validator.learning_rate import LearningRate
 from mx_rec.validator.validator import Bool, Float, Text, checked
+
+# Of what all forms of Adam take.
+ADAM_CHECKS = {"learning_rate": LearningRate(), "beta1": Float(above=0, below=1),
+               "beta2": Float(0, 1), "epsilon": Float(above=0, most=1), "name": Text(1, 200)}
 
 
 class CustomizedLazyAdam(TableOptimizer):
@@ -61,12 +65,15 @@ class CustomizedLazyAdam(TableOptimizer):
         return advanced
 
 
+class CustomizedLazyAdamByAddress(ByAddress, CustomizedLazyAdam):
+    """LazyAdam for tables with dynamic expansion; see ByAddress."""
+
+
 def _power(initial: float, name: str) -> tf.Variable:
     return tf.compat.v1.Variable(initial, trainable=False, name=name, dtype=tf.float32)
 
 
-@checked(learning_rate=LearningRate(), beta1=Float(above=0, below=1), beta2=Float(0, 1),
-         epsilon=Float(above=0, most=1), name=Text(1, 200), use_fusion_optim=Bool())
+@checked(**ADAM_CHECKS, use_fusion_optim=Bool())
 def create_hash_optimizer(learning_rate: Union[float, tf.Tensor] = 0.001, beta1: float = 0.9,
                           beta2: float = 0.999, epsilon: float = 1e-8, name: str = "LazyAdam",
                           use_fusion_optim: bool = False) -> CustomizedLazyAdam:
@@ -90,3 +97,15 @@ def create_hash_optimizer(learning_rate: Union[float, tf.Tensor] = 0.001, beta1:
     """
     del use_fusion_optim
     return register(CustomizedLazyAdam(learning_rate, beta1, beta2, epsilon, name))
+
+
+@checked(**ADAM_CHECKS)
+def create_hash_optimizer_by_address(
+        learning_rate: Union[float, tf.Tensor] = 0.001, beta1: float = 0.9, beta2: float = 0.999,
+        epsilon: float = 1e-8, name: str = "LazyAdamByAddress") -> CustomizedLazyAdamByAddress:
+    """Creates a LazyAdam optimizer for tables with dynamic expansion.
+
+    Arguments, ranges and errors are those of `create_hash_optimizer`; it is tables with a preset
+    size that are refused.
+    """
+    return register(CustomizedLazyAdamByAddress(learning_rate, beta1, beta2, epsilon, name))
