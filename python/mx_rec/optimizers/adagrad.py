@@ -4,7 +4,7 @@ from typing import Dict, Union
 
 import tensorflow as tf
 
-from mx_rec.optimizers.base import ByAddress, TableOptimizer, register, scalar
+from mx_rec.optimizers.base import ByAddress, TableOptimizer, register, scalars
 from mx_rec.validator.learning_rate import LearningRate
 from mx_rec.validator.validator import Bool, Float, Text, checked
 
@@ -25,10 +25,7 @@ class CustomizedAdagrad(TableOptimizer, tf.compat.v1.train.AdagradOptimizer):
 
     def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
         self._prepare()
-        return {
-            "lr": scalar(self._learning_rate, "learning_rate"),
-            "initial_accumulator": scalar(self._initial_accumulator_value, "initial_accumulator"),
-        }
+        return scalars(lr=self._learning_rate, initial_accumulator=self._initial_accumulator_value)
 
 
 class CustomizedAdagradByAddress(ByAddress, CustomizedAdagrad):

@@ -353,6 +353,11 @@ def scalar(value: Any, name: str) -> tf.Tensor:
     return tensor if tensor.dtype == tf.float32 else tf.cast(tensor, tf.float32)
 
 
+def scalars(**numbers: Any) -> Dict[str, tf.Tensor]:
+    """Returns numbers and tensors by their names, each as `scalar` makes it."""
+    return {name: scalar(value, name) for name, value in numbers.items()}
+
+
 def register(optimizer: TableOptimizer) -> TableOptimizer:
     """Notes the optimizer as the one created last.
 

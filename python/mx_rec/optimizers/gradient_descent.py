@@ -4,7 +4,7 @@ from typing import Dict, Optional, Union
 
 import tensorflow as tf
 
-from mx_rec.optimizers.base import ByAddress, TableOptimizer, register, scalar
+from mx_rec.optimizers.base import ByAddress, TableOptimizer, register, scalars
 from mx_rec.validator.learning_rate import LearningRate
 from mx_rec.validator.validator import Bool, Float, Text, checked
 
@@ -28,10 +28,7 @@ class CustomizedGradientDescent(TableOptimizer, tf.compat.v1.train.GradientDesce
 
     def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
         self._prepare()
-        return {
-            "lr": scalar(self._learning_rate, "learning_rate"),
-            "weight_decay": scalar(self._weight_decay, "weight_decay"),
-        }
+        return scalars(lr=self._learning_rate, weight_decay=self._weight_decay)
 
 
 class CustomizedGradientDescentByAddr(ByAddress, CustomizedGradientDescent):

@@ -5,7 +5,7 @@ from typing import Dict, List, Union
 import tensorflow as tf
 
 from mx_rec.cluster.updates import readers
-from mx_rec.optimizers.base import ByAddress, TableOptimizer, register, scalar
+from mx_rec.optimizers.base import ByAddress, TableOptimizer, register, scalars
 from mx_rec.validator.learning_rate import LearningRate
 from mx_rec.validator.validator import Bool, Float, Text, checked
 
@@ -44,14 +44,9 @@ class CustomizedLazyAdam(TableOptimizer):
             self._powers = {"graph": graph, "beta1_power": first, "beta2_power": second}
 
     def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
-        return {
-            "lr": scalar(self._learning_rate, "learning_rate"),
-            "beta1_power": scalar(self._powers["beta1_power"], "beta1_power_now"),
-            "beta2_power": scalar(self._powers["beta2_power"], "beta2_power_now"),
-            "beta1": scalar(self._beta1, "beta1"),
-            "beta2": scalar(self._beta2, "beta2"),
-            "epsilon": scalar(self._epsilon, "epsilon"),
-        }
+        return scalars(lr=self._learning_rate, beta1_power=self._powers["beta1_power"],
+                       beta2_power=self._powers["beta2_power"], beta1=self._beta1,
+                       beta2=self._beta2, epsilon=self._epsilon)
 
     def _advance(self, updates: List[tf.Operation]) -> List[tf.Operation]:
         advanced = []  # type: List[tf.Operation]

@@ -4,7 +4,7 @@ from typing import Dict, Union
 
 import tensorflow as tf
 
-from mx_rec.optimizers.base import ByAddress, TableOptimizer, register, scalar
+from mx_rec.optimizers.base import ByAddress, TableOptimizer, register, scalars
 from mx_rec.validator.learning_rate import LearningRate
 from mx_rec.validator.validator import Bool, Number, Text, checked
 
@@ -28,13 +28,8 @@ class CustomizedRMSProp(TableOptimizer, tf.compat.v1.train.RMSPropOptimizer):
 
     def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
         self._prepare()
-        return {
-            "lr": scalar(self._learning_rate, "learning_rate"),
-            "decay": scalar(self._decay, "decay"),
-            "momentum": scalar(self._momentum, "momentum"),
-            "epsilon": scalar(self._epsilon, "epsilon"),
-            "initial_rms": scalar(1.0, "initial_rms"),
-        }
+        return scalars(lr=self._learning_rate, decay=self._decay, momentum=self._momentum,
+                       epsilon=self._epsilon, initial_rms=1.0)
 
 
 class CustomizedRMSPropByAddress(ByAddress, CustomizedRMSProp):

@@ -4,7 +4,7 @@ from typing import Dict, Union
 
 import tensorflow as tf
 
-from mx_rec.optimizers.base import ByAddress, TableOptimizer, register, scalar
+from mx_rec.optimizers.base import ByAddress, TableOptimizer, register, scalars
 from mx_rec.validator.learning_rate import LearningRate
 from mx_rec.validator.validator import Float, Text, checked
 
@@ -26,11 +26,8 @@ class CustomizedRowwiseAdagrad(TableOptimizer):
         self._epsilon = epsilon
 
     def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
-        return {
-            "lr": scalar(self._learning_rate, "learning_rate"),
-            "initial_accumulator": scalar(self._initial_accumulator_value, "initial_accumulator"),
-            "epsilon": scalar(self._epsilon, "epsilon"),
-        }
+        return scalars(lr=self._learning_rate, initial_accumulator=self._initial_accumulator_value,
+                       epsilon=self._epsilon)
 
 
 class CustomizedRowwiseAdagradByAddress(ByAddress, CustomizedRowwiseAdagrad):
