@@ -12,8 +12,9 @@ import pytest
 import tensorflow as tf
 
 import support
-from mx_rec.checkpoint import progress, sealed, tables
+from mx_rec.checkpoint import progress, tables
 from mx_rec.checkpoint.__main__ import main
+from mx_rec.checkpoint.chains import checked_manifest
 from mx_rec.core.embedding import sparse_lookup
 from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
@@ -240,7 +241,7 @@ def test_a_delta_that_cannot_be_restored_is_a_fault(deltas, capsys, damage, word
     if damage == "gone":
         shutil.rmtree(middle)
     else:
-        content = sealed.loads(support.text_of(middle + "/manifest.json"))
+        content = checked_manifest(support.text_of(middle + "/manifest.json"))
         content.update({"id": "another"} if damage == "other" else {"previous": None})
         support.write(middle + "/manifest.json", support.sealed(content))
     assert command(deltas, "--verify") == 1
