@@ -31,6 +31,8 @@ _OLD, _NEW, _FREE = 1, 2, 0
 # Hashes are int64 below it.
 _HASHES = 2 ** 63 - 1
 
+_where = tf.compat.v1.where
+
 # dtypes of variables that a checkpoint's bytes become.
 _NUMBERS = (tf.float16, tf.float32, tf.float64, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8,
             tf.uint16)
@@ -490,10 +492,6 @@ def _checks(*checks: Sequence[Any]) -> List[tf.Operation]:
         with tf.control_dependencies(made[-1:]):
             made.append(_check(*check))
     return made
-
-
-def _where(condition: tf.Tensor, one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    return tf.compat.v1.where(condition, one, other)
 
 
 def _vector(scalars: List[tf.Tensor]) -> tf.Tensor:

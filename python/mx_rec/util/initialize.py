@@ -191,6 +191,8 @@ def _report_keywords(kwargs: Dict[str, Any], bind_cpu: bool, use_lccl: bool) -> 
 
 # Free functions of older releases ------------------------------------------------------------
 
+_config = ConfigInitializer.get_instance
+
 
 def get_initializer(is_training: bool) -> Optional[tf.Operation]:
     """See TrainParamsConfig.get_initializer."""
@@ -278,10 +280,6 @@ def export_feature_spec() -> Dict[str, Any]:
 def insert_merged_multi_lookup(is_training: bool, value: bool = True) -> None:
     """Marks the lookups of a mode as merged."""
     _config().train_params_config.set_merged_multi_lookup(is_training, value)
-
-
-def _config() -> ConfigInitializer:
-    return ConfigInitializer.get_instance()
 
 
 __all__ = [
