@@ -133,7 +133,7 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
     _report_keywords(kwargs, bind_cpu, use_lccl)
     Settings.set_instance(ConfigInitializer(
         max_steps=max_steps, train_steps=train_steps, eval_steps=eval_steps,
-        save_steps=save_steps, if_load=if_load, use_dynamic=use_dynamic,
+        save_steps=save_steps, if_load=if_load, use_static=not use_dynamic,
         use_dynamic_expansion=use_dynamic_expansion, bind_cpu=bind_cpu, use_lccl=use_lccl,
         is_incremental_checkpoint=is_incremental_checkpoint,
         save_checkpoint_due_time=save_checkpoint_due_time,
