@@ -1,49 +1,7 @@
 """The few changes that mx_rec makes to TensorFlow, each for a feature that needs it.
 
-| changed | because |
-|---|---|
-| tf.compat.v1.train.Saver.__init__ | tables are not variables: they are taken out of var_list |
-| tf.compat.v1.train.Saver.save | tables are saved with the variables, and removed with them |
-| tf.compat.v1.train.Saver.restore | tables are restored with the variables |
-| CheckpointSaverHook's four methods | incremental checkpoints are saved by two clocks |
-| SavedModelBuilder._maybe_create_saver | a model loaded without this package has its tables |
-| SavedModelBuilder.add_meta_graph* | a model can be exported as TensorFlow's own ops alone |
-| Estimator.export_saved_model | the same by its argument `plain` |
-| BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides; clusters |
-| tf.compat.v1.train.Saver._build | variables may become tables later: it is built anew then |
-| BaseSession.run | a rewritten one-shot iterator starts by itself; variables become tables |
-| BaseSession.make_callable | the same for steps that do not go through run |
-| BaseSession.partial_run_setup, partial_run | the same, decided once for all parts of a run |
-| BaseSession._make_callable_from_options | the same for those of Keras |
-| SessionManager.wait_for_session | workers are told what keeps them from tables on servers |
-| _MonitoredSession.__init__ | variables of stock models become tables before the session is made |
-| tf.compat.v1.get_collection | it lists variables that are tables, too |
-| variables._all_saveable_objects | a Saver of all saves them as tables |
-| tf.compat.v1.variables_initializer | it starts the slots of a table with the table |
-| keras.backend.batch_set_value, set_value | weights wait for the run that makes tables |
-| _FetchHandler.fetches, targets | a variable that is a table has the rows of the table |
-| Iterator.__init__ | get_target_batch gives batches in the nesting of the user's dataset |
-| TrackableSaver.save, restore | tf.train.Checkpoint would leave tables out: it refuses |
-| warm_starting_util.warm_start | tables are warm-started with the variables, from several paths |
-| tf.compat.v1.train.warm_start | the same, called by hand |
-| Estimator._call_model_fn | variables of stock models become tables when the model is built |
-| Estimator._add_meta_graph_for_mode | the same: exported models have variables |
-| tf.compat.v1.train.NewCheckpointReader | the same: checkpoints have tables for them |
-| checkpoint_utils._set_checkpoint_initializer | the same, for tf.train.init_from_checkpoint |
-| Estimator's reading of warm_start_from | lists that do not fit each other are refused at once |
-| meta_graph.import_scoped_meta_graph_* | imported collections hold variables of tables |
-| Graph._add_new_tf_operations | imported graphs: no feeding past fused updates, no empty tables |
-| graph_util_impl.extract_sub_graph | freezing (in 1.15 its only caller) refuses tables |
-| convert_to_constants.convert_variables_to_constants_from_* | the same in 2.x |
-| convert_to_constants._run_inline_* | freezing of functions refuses tables |
-| build_tensor_info_internal | signatures of a SavedModel refuse the variable of a table |
-| optimize_for_inference | it refuses tables: it leaves out what would load them |
-| training.optimizer._get_processor | TensorFlow's optimizers update rows of a table's variable |
-| tf.gradients | training ops made late: tables are variables again |
-| Optimizer.apply_gradients | the same: each row gets one update |
-| Optimizer's three makers of slots, get_slot | the same: slots of a table live with its rows |
-| SyncReplicasOptimizer.apply_gradients | gradients of tables are summed over workers |
-| DatasetV2.eos_map | a new method, which scripts of the original call |
+`_PATCHES` and the lists after it say what each is for. `DatasetV2.eos_map` is a new method, which
+scripts of the original call.
 
 A graph without tables behaves as without them. Apart from them, mx_rec.state.table_variable tells
 TensorFlow's registries of conversions how a table's variable is converted, fetched and fed.
@@ -184,27 +142,39 @@ _READERS = (((2, 2), _P + "training.py_checkpoint_reader"),
 _ESTIMATOR = "tensorflow_estimator.python.estimator.estimator"
 
 _PATCHES = (
+    # Tables are not variables: they are taken out of var_list, saved, removed and restored with the
+    # variables. Variables may become tables later: then a Saver is built anew.
     _Patch("tf.train.Saver", _SAVER, "__init__", patched_init),
     _Patch("tf.train.Saver", _SAVER, "_build", patched_build),
     _Patch("tf.train.Saver", _SAVER, "save", patched_save),
     _Patch("tf.train.Saver", _SAVER, "restore", patched_restore),
+    # Whole saves and deltas have clocks of their own.
     _Patch("incremental checkpoints", _HOOK, "begin", patched_hook_begin),
     _Patch("incremental checkpoints", _HOOK, "after_create_session", patched_hook_created),
     _Patch("incremental checkpoints", _HOOK, "after_run", patched_hook_after_run),
     _Patch("incremental checkpoints", _HOOK, "end", patched_hook_end),
+    # A model loaded without this package has its tables.
     _Patch("SavedModels", _BUILDER, "_maybe_create_saver", patched_saver_of_builder),
+    # tf.train.Checkpoint would leave tables out.
     _Patch("the refusal of tf.train.Checkpoint", _TRACKABLE, "save", patched_object_save),
     _Patch("the refusal of tf.train.Checkpoint", _TRACKABLE, "restore", patched_object_restore),
+    # Tables are warm-started with the variables, from several paths.
     _Patch("warm starts", _in(_P + "training.warm_starting_util"), "warm_start",
            patched_warm_start),
+    # It finds the session that a MonitoredSession hides; and clusters are checked.
     _Patch("table.size() with a hidden session", _SESSION, "__init__", _remembering),
+    # A rewritten one-shot iterator starts by itself, and variables become tables: also in steps
+    # that do not go through run, once for all parts of a partial run and in the callables of Keras.
     _Patch("sessions", _SESSION, "run", starting_iterators),
     _Patch("sessions", _SESSION, "make_callable", preparing),
     _Patch("sessions", _SESSION, "partial_run_setup", preparing_parts),
     _Patch("sessions", _SESSION, "partial_run", running_parts),
     _Patch("sessions", _SESSION, "_make_callable_from_options", preparing_options),
+    # Workers are told what keeps them from tables on servers.
     _Patch("tables on parameter servers", _in(_P + "training.session_manager:SessionManager"),
            "wait_for_session", patched_wait),
+    # They are made before the session is; get_collection lists them, a Saver of all saves them as
+    # tables, and the initializer starts the slots of a table with the table.
     _Patch("tables in the place of variables",
            _in(_P + "training.monitored_session:_MonitoredSession"), "__init__",
            patched_monitored_session),
@@ -214,19 +184,25 @@ _PATCHES = (
            patched_saveables),
     _Patch("tables in the place of variables", _VARIABLES, "variables_initializer",
            patched_initializer),
+    # A variable that is a table has the rows of the table.
     _Patch("fetches of variables that are tables", _FETCHES, "fetches", fetching),
     _Patch("fetches of variables that are tables", _FETCHES, "targets", fetching),
+    # It gives batches in the nesting of the user's dataset.
     _Patch("get_target_batch", _in(_P + "data.ops.iterator_ops:Iterator"), "__init__",
            remembering_elements),
+    # Their collections hold variables of tables; no feeding past fused updates, no empty tables.
     _Patch("imported graphs", _in(_P + "framework.meta_graph"),
            "import_scoped_meta_graph_with_return_elements", patched_import),
     _Patch("imported graphs", tf.Graph, "_add_new_tf_operations", patched_new_operations),
+    # Checkpoints have tables for them; the last is for tf.train.init_from_checkpoint.
     _Patch("variables of checkpoints that are tables", _READERS, "NewCheckpointReader",
            patched_reader),
     _Patch("variables of checkpoints that are tables", _in(_P + "training.training"),
            "NewCheckpointReader", patched_reader),
     _Patch("variables of checkpoints that are tables", _in(_P + "training.checkpoint_utils"),
            "_set_checkpoint_initializer", patched_start),
+    # The only caller of the first in 1.15 is freezing; the second is that of functions. A tool that
+    # optimizes for inference leaves out what would load tables.
     _Patch("the refusal to freeze", _in(_P + "framework.graph_util_impl"), "extract_sub_graph",
            patched_tool),
     _Patch("the refusal to freeze", _in(_P + "framework.convert_to_constants"),
@@ -237,11 +213,14 @@ _PATCHES = (
            "build_tensor_info_internal", patched_tensor_info),
     _Patch("the refusal to freeze", _in(_P + "tools.optimize_for_inference_lib"),
            "optimize_for_inference", patched_tool),
+    # Gradients of tables are summed over workers.
     _Patch("synchronous training on parameter servers",
            _in(_P + "training.sync_replicas_optimizer:SyncReplicasOptimizer"), "apply_gradients",
            patched_sync_apply),
+    # They update rows of a table's variable, each row once, and slots live with the rows.
     _Patch("TensorFlow's optimizers on tables", _in(_OPTIMIZER), "_get_processor",
            patched_processor),
+    # Tables are variables again.
     _Patch("training ops that are made late", _in(_P + "ops.gradients_impl"), "gradients",
            patched_gradients),
     _Patch("training ops that are made late", _GRADIENTS, "gradients", patched_gradients),
@@ -254,12 +233,13 @@ _PATCHES = (
            patched_slot)
     for maker in ("_get_or_make_slot", "_get_or_make_slot_with_initializer", "_zeros_slot")
 ) + tuple(
+    # A model can be exported as TensorFlow's own ops alone.
     _Patch("plain exports", builder, name, change)
     for builder in (_BUILDER, _BUILDER_1)
     for name, change in (("add_meta_graph_and_variables", patched_add_with_variables),
                        ("add_meta_graph", patched_add)))
 
-# Of Keras as TensorFlow 1.15 has it.
+# Of Keras as TensorFlow 1.15 has it: weights wait for the run that makes tables.
 _KERAS = _in(_P + "keras.backend")
 _KERAS_PATCHES = (
     _Patch("weights of Keras's models", _KERAS, "batch_set_value", holding),
@@ -267,8 +247,10 @@ _KERAS_PATCHES = (
 
 # Of a package that not every version comes with.
 _ESTIMATOR_PATCHES = (
+    # Lists that do not fit each other are refused at once.
     _Patch("warm starts of Estimators", _in(_ESTIMATOR), "_get_default_warm_start_settings",
            patched_settings),
+    # They are made when the model is built; exported models have variables.
     _Patch("tables in the place of variables", _in(_ESTIMATOR + ":Estimator"), "_call_model_fn",
            patched_model_fn),
     _Patch("tables in the place of variables", _in(_ESTIMATOR + ":Estimator"),

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 
@@ -57,14 +58,12 @@ class Training:
 
     def export(self, name="export", limits=None, **options):
         """Exports a model that takes updates; returns its directory."""
-        from mx_rec.export import plain
+        from mx_rec.export import plain, plain_rows
 
-        tf = support.tf()
         directory = "{}/{}".format(self.place, name)
         options.setdefault("updates", True)
-        plain._export(self.sess, directory, {"ids": self.ids}, self.outputs, None,
-                      (tf.compat.v1.saved_model.SERVING,), None, None, True, False,
-                      plain.PlainOptions(**options), limits or plain.Limits())
+        with mock.patch.object(plain_rows, "LIMITS", limits or plain_rows.LIMITS):
+            plain.export_plain(self.sess, directory, {"ids": self.ids}, self.outputs, **options)
         return directory
 
     def look(self, keys):

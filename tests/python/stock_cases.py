@@ -123,12 +123,23 @@ def set_variable(sess, variable, value):
 
 def value_of(sess, variable):
     """The value of a variable, or of its table."""
-    from mx_rec.stock.dense import dense_value
-
     table = table_of(variable)
     if table is None:
         return sess.run(variable.read_value())
-    return dense_value(sess, table.filling, table.plan.shape[0]).reshape(table.plan.shape)
+    return dense_value(sess, table, table.plan.shape[0]).reshape(table.plan.shape)
+
+
+def dense_value(sess, one, count):
+    """Rows 0, 1, ... of the table of a converted variable, also those that were never made."""
+    from mx_rec.edits.replacing import extensible
+    from mx_rec.ops.lookups import find_rows
+    from mx_rec.state.table_variable import row_shape
+
+    tf = support.tf()
+    with extensible(sess.graph), tf.device("/cpu:0"):
+        found, = find_rows([one.table.handle], [row_shape(one.table.variable)],
+                           [tf.range(tf.constant(count, tf.int64))], initial=True)
+    return sess.run(found)
 
 
 def expect_equal(build, converts, steps=STEPS, stock=None):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,9 @@ import pytest
 import tensorflow as tf
 
 import support
-from mx_rec.checkpoint import progress, sealed, tables
+from mx_rec.checkpoint import progress, tables
 from mx_rec.checkpoint.__main__ import main
+from mx_rec.checkpoint.chains import checked_manifest
 from mx_rec.core.embedding import sparse_lookup
 from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
@@ -239,7 +241,7 @@ def test_a_delta_that_cannot_be_restored_is_a_fault(deltas, capsys, damage, word
     if damage == "gone":
         shutil.rmtree(middle)
     else:
-        content = sealed.loads(support.text_of(middle + "/manifest.json"))
+        content = checked_manifest(support.text_of(middle + "/manifest.json"))
         content.update({"id": "another"} if damage == "other" else {"previous": None})
         support.write(middle + "/manifest.json", support.sealed(content))
     assert command(deltas, "--verify") == 1
@@ -407,6 +409,31 @@ def test_what_a_step_changed_is_told(model, capsys):
     said = capsys.readouterr().out
     assert "1 key only there: 11" in said and "1 key with another row: 3" in said
     assert "embedding: 1 row differs, by " in said and said.splitlines()[-1] == "different"
+
+
+@pytest.mark.parametrize("here, there", [("m-2", "m-1"), ("m-1", "m-2"), (
+    "delta-sparse-m-2/user_table", "sparse-m-1/user_table"), ("m-2", "m-3")])
+def test_keys_that_a_delta_does_not_hold_are_not_told_as_lost(deltas, capsys, here, there):
+    # They were called "only there", as if a delta beside its base had lost all rows that did not change.
+    arguments = deltas + "/" + here, "--diff", deltas + "/" + there
+    result, code = data(capsys, *arguments)
+    table, = result["tables"]
+    is_delta, removed = ["m-1" not in one for one in (here, there)], {"m-1": None, "m-2": 2, "m-3": 0}
+    gone = [removed[re.search("m-.", one).group()] for one in (here, there)]
+    assert code == 1 and result["deltas"] == is_delta and table["removed"] == gone
+    assert command(*arguments) == 1
+    said = capsys.readouterr().out
+    for side, other, name, delta, count in (("here", "there", "only_there", is_delta[0], gone[0]),
+                                            ("there", "here", "only_here", is_delta[1], gone[1])):
+        assert ("the delta {} holds the rows that changed since the save before it, and removes {} keys: "
+                "a restore takes all others from that save".format(side, count) in said) == delta
+        keys = table[name]
+        assert bool(keys["count"]) == delta
+        words = "{} key{} not in the delta {}: {}".format(
+            keys["count"], "" if keys["count"] == 1 else "s", side, ", ".join(map(str, keys["first"])))
+        assert (words in said) == delta and "only " + other not in said
+    assert set(table["only_here"]["first"] + table["only_there"]["first"]) == (
+        {3, 11, 12} if all(is_delta) else {5, 7})
 
 
 def test_tables_slots_dims_and_many_keys_of_one_side_are_told(tmp_path, capsys):

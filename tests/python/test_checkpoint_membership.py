@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import support
 from saver_cases import Model
-from mx_rec.checkpoint import sealed
+from mx_rec.checkpoint.chains import checked_manifest
 from mx_rec.checkpoint.__main__ import main
 from mx_rec.saver.sparse import export
 
@@ -145,7 +145,7 @@ def test_a_checkpoint_of_before_is_restored(model, session, place, capsys):
     sess = session()
     saved(model, sess, place + "/m")
     path = place + "/sparse-m-1/manifest.json"
-    content = sealed.loads(support.text_of(path))
+    content = checked_manifest(support.text_of(path))
     assert all(len(table.pop("manifest")["crc32c"]) == 8 for table in content["tables"])
     support.write(path, support.sealed(content))
     model.saver.restore(sess, place + "/m-1")

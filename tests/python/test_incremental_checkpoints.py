@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import preloaded
 import support
-from mx_rec.checkpoint import sealed
+from mx_rec.checkpoint.chains import checked_manifest
 from mx_rec.checkpoint.chains import chain_of, tables_directory
 from mx_rec.checkpoint.commit import Staging
 from mx_rec.core.embedding import sparse_lookup
@@ -82,7 +82,7 @@ def assert_same(found, expected):
 
 def change_manifest(directory, **fields):
     """Changes fields of a checkpoint's manifest, with its checksum."""
-    manifest = sealed.loads(support.text_of(directory + "/manifest.json"))
+    manifest = checked_manifest(support.text_of(directory + "/manifest.json"))
     support.write(directory + "/manifest.json", support.sealed(dict(manifest, **fields)))
 
 

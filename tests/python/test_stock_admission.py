@@ -12,7 +12,6 @@ from mx_rec.core.embedding import sparse_lookup
 from mx_rec.ops import library
 from mx_rec.state.table_variable import table_config_of
 from mx_rec.stock.convert import converted
-from mx_rec.stock.dense import dense_value
 from mx_rec.stock.select import convert_graph
 from mx_rec.util import initialize
 from mx_rec.util.stock_tables import StockTables
@@ -227,7 +226,7 @@ def test_an_update_whose_gradient_needs_no_row_waits_for_the_counts(mx, optimize
         with support.started(support.new_session()) as sess:
             for _ in range(3):
                 sess.run([train, found], {ids: [7, 7]})
-            row = dense_value(sess, converted(graph)[0].filling, 20)[7, 0]
+            row = cases.dense_value(sess, converted(graph)[0], 20)[7, 0]
     np.testing.assert_allclose(row, reference(optimizer, clips), rtol=1e-6)
 
 
@@ -444,7 +443,7 @@ def test_parts_count_all_occurrences_of_sparse_ids_and_no_filled_bag(mx, strateg
                 counts.update(batch[batch >= 0].tolist())
                 sess.run(train, {ids: batch})
                 for part, one in enumerate(converted(graph)):
-                    with_row = dense_value(sess, one.filling, len(keys[part])) != np.float32(START)
+                    with_row = cases.dense_value(sess, one, len(keys[part])) != np.float32(START)
                     for key, is_there in zip(keys[part], with_row.any(1)):
                         # A row that was made was moved, too.
                         assert is_there == (counts[key] >= threshold), (key, counts[key])

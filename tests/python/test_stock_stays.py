@@ -12,7 +12,6 @@ import support
 from mx_rec.state.settings import Settings
 from mx_rec.stock import select
 from mx_rec.stock.convert import converted
-from mx_rec.stock.dense import dense_value
 from mx_rec.stock.select import convert_graph
 from mx_rec.util.stock_tables import StockTables
 
@@ -235,7 +234,7 @@ def test_new_rows_have_the_distribution_of_the_initializer(v1, graph, initialize
     plan = plan_of(graph)
     assert plan.converts and plan.initializer["kind"] == kind
     with support.started(support.new_session()) as sess:
-        rows = dense_value(sess, converted(graph)[0].filling, shape[0])
+        rows = cases.dense_value(sess, converted(graph)[0], shape[0])
         stock = sess.run(expected)
     assert abs(rows.mean() - stock.mean()) < 0.02 * stock.std() + 1e-6
     assert abs(rows.std() - stock.std()) < 0.02 * stock.std() + 1e-6

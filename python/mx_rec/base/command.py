@@ -2,7 +2,7 @@
 
 import ctypes
 import sys
-from typing import List
+from typing import List, Union
 
 
 def print_text(text: str) -> None:
@@ -17,6 +17,11 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename and error.strerror:
         return "{}: {}".format(error.filename, error.strerror)
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def counted(number: Union[int, str], what: str) -> str:
+    """Returns a number of things, or "no" of them, in words."""
+    return "{} {}{}".format(number, what, "" if number == 1 else "s")
 
 
 def is_run_command() -> bool:

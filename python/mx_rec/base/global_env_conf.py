@@ -1,7 +1,7 @@
 """The environment variables that mx_rec knows, read and checked once at import."""
 
 import os
-from typing import NamedTuple, Optional, Sequence
+from typing import NamedTuple, Sequence
 
 from mx_rec.constants.constants import MAX_INT32
 
@@ -65,14 +65,8 @@ def read_environment() -> EnvironmentVariables:
     )
 
 
-def _text(name: str) -> Optional[str]:
-    return os.environ.get(name)
-
-
 def _option(name: str, options: Sequence[str], default: str) -> str:
-    value = _text(name)
-    if value is None:
-        return default
+    value = os.environ.get(name, default)
     if value not in options:
         raise ValueError("the environment variable {} is {!r}; it should be one of {}.".format(
             name, value, ", ".join(options)))
@@ -80,9 +74,7 @@ def _option(name: str, options: Sequence[str], default: str) -> str:
 
 
 def _integer(name: str, least: int, most: int, default: int) -> int:
-    value = _text(name)
-    if value is None:
-        return default
+    value = os.environ.get(name, default)
     try:
         number = int(value)
     except ValueError:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 EVALUATOR = "evaluator"
 
@@ -52,7 +52,4 @@ def read_cluster() -> Optional[Cluster]:
 
 def describe_jobs(jobs: Dict[str, int]) -> str:
     """Returns for example "1 chief, 2 worker, 1 ps"."""
-    parts = []  # type: List[str]
-    for job, tasks in jobs.items():
-        parts.append("{} {}".format(tasks, job))
-    return ", ".join(parts)
+    return ", ".join("{} {}".format(tasks, job) for job, tasks in jobs.items())

@@ -162,10 +162,13 @@ def _diff(here: Place, there: Place, table: Optional[str], meter: Meter) -> Any:
             for name in slots[0] if name in slots[1] and None not in (
                 slots[0][name], slots[1][name]) and slots[0][name] != slots[1][name]]
         result["equal"] = result["equal"] and not result["initials"]
+        result["removed"] = [tables.removed(each.directory) if delta else None
+                             for each, delta in ((one, first.delta), (other, second.delta))]
         compared.append(dict(result, name=one.name, here=one.directory, there=other.directory))
     equal = not only_here and not only_there and all(one["equal"] for one in compared)
     return ({"equal": equal, "here": first.directory, "there": second.directory,
-             "only_here": only_here, "only_there": only_there, "tables": compared},
+             "deltas": [first.delta, second.delta], "only_here": only_here,
+             "only_there": only_there, "tables": compared},
             0 if equal else _FAULTY)
 
 

@@ -5,17 +5,21 @@ directory has an id, that of a delta the name and the id of what it follows, so 
 deltas leads back to a whole save, and nothing else fits into it.
 """
 
+import json
 import os
 import re
+import zlib
 from typing import Any, Dict, List, Optional, Set
 
-from mx_rec.checkpoint import sealed
 from mx_rec.checkpoint.paths import DELTA_PREFIX, SPARSE_PREFIX, sparse_directory
 
 MANIFEST = "manifest.json"
 
 # The member of a manifest that says which variables of unchanged models its tables stand for.
 VARIABLES = "variables"
+
+# The member with the checksum of the others, which manifests of one version do not have.
+_SEAL, _UNSEALED_VERSION = "crc32", 2
 
 # More deltas on end are taken for a circle.
 _LONGEST = 100000
@@ -70,6 +74,25 @@ def step_of(name: str) -> Optional[int]:
     return int(match.group(1)) if match else None
 
 
+def checked_manifest(text: str) -> Any:
+    """Returns the dict that a manifest holds, without its checksum.
+
+    Raises:
+        ValueError: If it is no JSON object, or its checksum is another.
+    """
+    content = json.loads(text)
+    if not isinstance(content, dict):
+        raise ValueError("it is no JSON object")
+    if _SEAL in content or content.get("format_version") != _UNSEALED_VERSION:
+        seal = content.pop(_SEAL, None)
+        # As the plugin writes it.
+        text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+        found = zlib.crc32(text.encode("utf-8"))
+        if seal != found:
+            raise ValueError("its checksum is {}, and its content has {}".format(seal, found))
+    return content
+
+
 def read_manifest(directory: str) -> Dict[str, Any]:
     """Returns the manifest of a directory of tables, an empty dict where there is none.
 
@@ -79,7 +102,7 @@ def read_manifest(directory: str) -> Dict[str, Any]:
     path = os.path.join(directory, MANIFEST)
     try:
         with open(path, encoding="utf-8") as file:
-            return sealed.loads(file.read())
+            return checked_manifest(file.read())
     except FileNotFoundError:
         return {}
     except ValueError as error:

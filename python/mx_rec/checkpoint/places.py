@@ -4,9 +4,8 @@ import os
 import re
 from typing import Any, List, NamedTuple, Optional
 
-from mx_rec.checkpoint import sealed
-from mx_rec.checkpoint.chains import (DELTA_PREFIX, MANIFEST, chain_of, dense_of, is_delta,
-                                      step_of, tables_directory)
+from mx_rec.checkpoint.chains import (DELTA_PREFIX, MANIFEST, chain_of, checked_manifest,
+                                      dense_of, is_delta, step_of, tables_directory)
 from mx_rec.checkpoint.paths import SPARSE_PREFIX
 
 TABLE = "table"
@@ -196,7 +195,7 @@ def _listed(directory: str, faults: List[Any]) -> Optional[List[str]]:
     path = os.path.join(directory, MANIFEST)
     try:
         with open(path, "rb") as file:
-            tables = sealed.loads(file.read().decode("utf-8"))["tables"]
+            tables = checked_manifest(file.read().decode("utf-8"))["tables"]
         names = [one if isinstance(one, str) else one["name"] for one in tables]
         if not all(isinstance(name, str) for name in names):
             raise TypeError("a table's name is no text")

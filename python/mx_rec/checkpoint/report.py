@@ -4,6 +4,7 @@ import json
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
+from mx_rec.base.command import counted
 from mx_rec.checkpoint.progress import size
 
 # So many values of a row are printed in one line.
@@ -76,8 +77,8 @@ def verify_text(result: Dict[str, Any]) -> str:
         for table in one["tables"]:
             found = len(table["faults"])
             lines.append("{}: {}, {} rows, {}, {}, {}".format(
-                table["path"], _count(found, "fault") if found else "ok", _or_dash(table["rows"]),
-                _count(table["files"], "file"), size(table["bytes"]), _checksums(table)))
+                table["path"], counted(found, "fault") if found else "ok", _or_dash(table["rows"]),
+                counted(table["files"], "file"), size(table["bytes"]), _checksums(table)))
             lines += ["  " + fault for fault in _faults(table["faults"])]
             faults, files, read = faults + found, files + table["files"], read + table["bytes"]
             checked += table["checksums"]
@@ -88,7 +89,7 @@ def verify_text(result: Dict[str, Any]) -> str:
         if one["has_dense"] is False and not one["faults"]:
             lines.append("  " + _tables_alone(one))
     lines.append("{} in {} of {}, {}".format(
-        _count(faults, "fault") if faults else "no fault", _count(files, "file"), size(read),
+        counted(faults, "fault") if faults else "no fault", counted(files, "file"), size(read),
         "{} with a checksum".format(checked) if checked else "none with a checksum"))
     return "\n".join(lines) + "\n"
 
@@ -125,6 +126,11 @@ def diff_text(result: Dict[str, Any]) -> str:
         result: What `--json` prints.
     """
     lines = ["here:  {}".format(result["here"]), "there: {}".format(result["there"])]
+    # Keys that a delta does not hold are no keys that are gone.
+    keys = [(side, "not in the delta " + other if is_delta else "only " + here)
+            for side, here, other, is_delta in (
+                ("only_here", "here", "there", result["deltas"][1]),
+                ("only_there", "there", "here", result["deltas"][0]))]
     lines += ["table {}: only here".format(name) for name in result["only_here"]]
     lines += ["table {}: only there".format(name) for name in result["only_there"]]
     for table in result["tables"]:
@@ -135,17 +141,21 @@ def diff_text(result: Dict[str, Any]) -> str:
         lines.append(head + "differs, {} rows here, {} there".format(*table["rows"]))
         if table["dims"][0] != table["dims"][1]:
             lines.append("  dim {} here, {} there: no rows are compared".format(*table["dims"]))
-        for name, words in (("only_here", "only here"), ("only_there", "only there"),
-                            ("differing", "with another row")):
+        for name, words in keys + [("differing", "with another row")]:
             if table[name]["count"]:
                 lines.append("  {} {}: {}".format(
-                    _count(table[name]["count"], "key"), words, _first(table[name])))
+                    counted(table[name]["count"], "key"), words, _first(table[name])))
+        lines += ["  the delta {} holds the rows that changed since the save before it, and "
+                  "removes {}: a restore takes all others from that save".format(
+                      side, counted(removed, "key"))
+                  for side, removed in zip(("here", "there"), table["removed"])
+                  if removed is not None]
         for part in table["parts"]:
             if part["rows"]:
                 largest = "what is not finite" if part["largest"] is None \
                     else "{:.7g}".format(part["largest"])
                 lines.append("  {}: {} {}, by {} at most, at the key {}".format(
-                    part["name"], _count(part["rows"], "row"),
+                    part["name"], counted(part["rows"], "row"),
                     "differs" if part["rows"] == 1 else "differ", largest, part["key"]))
         lines += ["  {}: only here".format(name) for name in table["parts_only_here"]]
         lines += ["  {}: only there".format(name) for name in table["parts_only_there"]]
@@ -184,7 +194,7 @@ def _history_difference(found: Optional[Dict[str, Any]]) -> List[str]:
         for name in ("access", "configured_access", "eviction", "counting", "latest")
         if here[name] != there[name]]
     return lines + ["  history: {} {}: {}".format(
-        _count(found[name]["count"], "key"), words, _first(found[name])) for name, words in (
+        counted(found[name]["count"], "key"), words, _first(found[name])) for name, words in (
             ("only_here", "only here"), ("only_there", "only there"),
             ("differing", "with another count or time")) if found[name]["count"]]
 
@@ -199,7 +209,7 @@ def _checksums(table: Dict[str, Any]) -> str:
     if table["version"] is None:
         return "not read"
     if table["checksums"]:
-        return "{} compared".format(_count(table["checksums"], "checksum"))
+        return "{} compared".format(counted(table["checksums"], "checksum"))
     if table["version"] < 2:
         return "no checksums (format {})".format(_format(table["version"]))
     return "no checksum compared"
@@ -235,7 +245,3 @@ def _or_dash(value: Any) -> str:
 
 def _number(value: Any) -> str:
     return value if isinstance(value, str) else "{:.9g}".format(value)
-
-
-def _count(number: int, what: str) -> str:
-    return "{} {}{}".format(number, what, "" if number == 1 else "s")

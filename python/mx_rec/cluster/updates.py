@@ -7,7 +7,7 @@ The request of a lookup is already where its rows were pulled: keys travel once.
 """
 
 from collections import OrderedDict
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -25,8 +25,25 @@ from mx_rec.tensorflow.names import tensor_util
 _SPLIT_OP, _REDUCE = "MxRecDistinctSplit", "MxRecReduce"
 _JOIN = "ConcatV2"
 
-# (variable's tensor, keys, gradients by key) of one table.
+# (variable's tensor, keys, gradients by key) of one table; of one of this process its handle,
+# offsets and gradients by offset.
 Rows = Tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+
+
+def by_table(every: Iterable[Rows]) -> List[List[Rows]]:
+    """Groups gradients by table, so that every row gets one update."""
+    groups = OrderedDict()  # type: Dict[str, List[Rows]]
+    for rows in every:
+        groups.setdefault(rows[0].name, []).append(rows)
+    return list(groups.values())
+
+
+def joined(group: Sequence[Rows]) -> Rows:
+    """Joins the gradients of one table."""
+    if len(group) == 1:
+        return group[0]
+    return (group[0][0], tf.concat([keys for _, keys, _ in group], 0),
+            tf.concat([grad for _, _, grad in group], 0))
 
 
 class _Request(NamedTuple):
@@ -202,19 +219,13 @@ def _member_of(keys: tf.Tensor, parts: int) -> Optional[Tuple[tf.Operation, int]
 
 def _new_request(groups: Sequence[List[Rows]], parts: Parts) -> _Request:
     """Adds a request for gradients that are not those of whole lookups."""
-    by_table = OrderedDict()  # type: Dict[tf.Tensor, List[Rows]]
-    for group in groups:
-        for rows in group:
-            by_table.setdefault(rows[0].name, []).append(rows)
-    joined = [group[0] if len(group) == 1 else
-              (group[0][0], tf.concat([keys for _, keys, _ in group], 0),
-               tf.concat([grad for _, _, grad in group], 0)) for group in by_table.values()]
+    tables = [joined(group) for group in by_table(rows for group in groups for rows in group)]
     keys, places, counts, requests, sizes, _ = library().mx_rec_distinct_split(
-        [rows[1] for rows in joined], parts=parts.count, together=parts.together, name="split")
+        [rows[1] for rows in tables], parts=parts.count, together=parts.together, name="split")
     grads = [library().mx_rec_reduce(rows[2], place, key)
-             for rows, place, key in zip(joined, places, keys)]
+             for rows, place, key in zip(tables, places, keys)]
     by_server = split_requests(requests, sizes, len(parts.servers))
-    return _Request([rows[0].op for rows in joined], by_server, None, list(counts), grads)
+    return _Request([rows[0].op for rows in tables], by_server, None, list(counts), grads)
 
 
 def _hyper(tensors: Sequence[tf.Tensor], devices: Sequence[str]) -> List[tf.Tensor]:

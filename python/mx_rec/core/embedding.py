@@ -12,15 +12,14 @@ from mx_rec.base.global_env_conf import global_env
 from mx_rec.base.log import logger
 from mx_rec.constants import constants
 from mx_rec.constants.constants import (MAX_DEVICE_VOCABULARY_SIZE, MAX_EMBEDDING_SIZE, MAX_INT32,
-                                        MAX_INT64, MAX_SKETCH_BYTES, MAX_VOCABULARY_SIZE, MIN_INT64,
-                                        MIN_SKETCH_BYTES)
+                                        MAX_INT64, MAX_VOCABULARY_SIZE, MIN_INT64)
 from mx_rec.core.clusters import check_graph
 from mx_rec.core.grouped import sparse_lookup_many  # noqa: F401  scripts import it here
 from mx_rec.core.initializers import describe_initializer, seed_of, table_seed
 from mx_rec.core.lookup import sparse_lookup
 from mx_rec.core.pooled import (embedding_lookup_sparse, safe_embedding_lookup_sparse,
                                 sparse_lookup_pooled, sparse_lookup_pooled_many)
-from mx_rec.core.rows import ROUNDINGS, row_storage
+from mx_rec.core.rows import ROUNDINGS, check_sketch, row_storage
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
@@ -216,7 +215,8 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
         padding_keys_mask=padding_keys_mask,
         padding_keys_len=None if padding_keys_len is None else int(padding_keys_len),
         row_storage=row_storage(table_name, row_dtype, slot_dtype, row_rounding, row_conversion),
-        admission_sketch_bytes=_check_sketch(table_name, admission_sketch_bytes),
+        admission_sketch_bytes=check_sketch(
+            "the table {!r}".format(table_name), admission_sketch_bytes),
         ssd_data_path=_directories(ssd_data_path) if ssd_vocabulary_size > 0 else ())
     _check_storage(options, config.use_dynamic_expansion, is_shared=bool(servers))
     if servers:
@@ -309,15 +309,6 @@ def _check_shared(table_name: str, enable_merge: bool, sketch_bytes: int, config
         raise NotImplementedError(
             "the table {!r} would be on parameter servers, which do not support {} yet "
             "(docs/cluster.md).".format(table_name, " and ".join(refused)))
-
-
-def _check_sketch(table_name: str, size: Any) -> int:
-    """Returns the bytes of the counting sketch, 0 for exact counters."""
-    if not is_int(size) or (size != 0 and not MIN_SKETCH_BYTES <= size <= MAX_SKETCH_BYTES):
-        raise ValueError("'admission_sketch_bytes' of the table {!r} should be 0, for exact "
-                         "counters, or an int between {} and {}, but is {!r}".format(
-                             table_name, MIN_SKETCH_BYTES, MAX_SKETCH_BYTES, size))
-    return int(size)
 
 
 def _check_storage(options: TableOptions, use_dynamic_expansion: bool, is_shared: bool) -> None:

@@ -3,24 +3,18 @@
 from collections import Counter
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
-import numpy as np
 import tensorflow as tf
 
 from mx_rec.cluster.lookups import is_shared
-from mx_rec.core.lookup import (PlannedLookup, add_lookup, expect_room, ids_of_lookup,
-                                 look_up_shared, note_lookup, plan_lookup)
+from mx_rec.core.lookup import (LOOKUP_CHECKS, PlannedLookup, add_lookup, expect_room,
+                                ids_of_lookup, look_up_shared, note_lookup, plan_lookup)
 from mx_rec.core.table import Table
 from mx_rec.state.feature_spec import FeatureSpec
 from mx_rec.state.graph_state import graph_state
-from mx_rec.validator.validator import Bool, Text, Type, checked
+from mx_rec.validator.validator import Bool, Type, checked
 
 
-@checked(hashtables=Type(list, tuple), ids=Type(list, tuple), is_train=Bool(),
-         name=Text(1, 255, optional=True), modify_graph=Bool(),
-         batch=Type(dict, list, tuple, optional=True),
-         access_and_evict_config=Type(dict, optional=True), is_grad=Bool(),
-         serving_default_value=Type(tf.Tensor, tf.Variable, np.ndarray, optional=True),
-         concat=Bool())
+@checked(hashtables=Type(list, tuple), ids=Type(list, tuple), **LOOKUP_CHECKS, concat=Bool())
 def sparse_lookup_many(hashtables: Sequence[Table],
                        ids: Sequence[Union[FeatureSpec, tf.Tensor, List[FeatureSpec]]],
                        send_count: Optional[int] = None, is_train: bool = True,

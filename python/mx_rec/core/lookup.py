@@ -28,6 +28,13 @@ from mx_rec.state.table_variable import raw_tensor, row_shape
 from mx_rec.tensorflow.names import require_graph_mode
 from mx_rec.validator.validator import Bool, Int, Text, Type, checked, is_int
 
+# Of what all forms of a lookup take.
+LOOKUP_CHECKS = {
+    "is_train": Bool(), "name": Text(1, 255, optional=True), "modify_graph": Bool(),
+    "batch": Type(dict, list, tuple, optional=True),
+    "access_and_evict_config": Type(dict, optional=True), "is_grad": Bool(),
+    "serving_default_value": Type(tf.Tensor, tf.Variable, np.ndarray, optional=True)}
+
 _CONFIG_KEYS = ("access_threshold", "eviction_threshold", "faae_coefficient")
 
 
@@ -69,10 +76,7 @@ class PlannedLookup(NamedTuple):
     earlier: Optional[tf.Tensor]
 
 
-@checked(hashtable=Type(Table), is_train=Bool(), name=Text(1, 255, optional=True),
-         modify_graph=Bool(), batch=Type(dict, list, tuple, optional=True),
-         access_and_evict_config=Type(dict, optional=True), is_grad=Bool(),
-         serving_default_value=Type(tf.Tensor, tf.Variable, np.ndarray, optional=True))
+@checked(hashtable=Type(Table), **LOOKUP_CHECKS)
 def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[FeatureSpec]],
                   send_count: Optional[int] = None, is_train: bool = True,
                   name: Optional[str] = None, modify_graph: bool = False,

@@ -8,21 +8,17 @@ import tensorflow as tf
 from mx_rec.base.log import warn_once
 from mx_rec.core.bags import COMBINERS, Pooling, may_be_trained
 from mx_rec.core.grouped import add_group, check_group
-from mx_rec.core.lookup import PlannedLookup, add_lookup, plan_lookup
+from mx_rec.core.lookup import LOOKUP_CHECKS, PlannedLookup, add_lookup, plan_lookup
 from mx_rec.core.table import Table
 from mx_rec.state.feature_spec import FeatureSpec
 from mx_rec.state.graph_state import graph_state
-from mx_rec.validator.validator import Bool, Option, Text, Type, checked
+from mx_rec.validator.validator import Bool, Option, Type, checked
 
 _Ids = Union[FeatureSpec, tf.Tensor, tf.SparseTensor, tf.RaggedTensor, List[FeatureSpec]]
 _Weights = Union[None, tf.Tensor, tf.SparseTensor, tf.RaggedTensor]
 
 
-@checked(hashtable=Type(Table), combiner=Option(sorted(COMBINERS)), is_train=Bool(),
-         name=Text(1, 255, optional=True), modify_graph=Bool(),
-         batch=Type(dict, list, tuple, optional=True),
-         access_and_evict_config=Type(dict, optional=True), is_grad=Bool(),
-         serving_default_value=Type(tf.Tensor, tf.Variable, np.ndarray, optional=True),
+@checked(hashtable=Type(Table), combiner=Option(sorted(COMBINERS)), **LOOKUP_CHECKS,
          is_weight_grad=Bool(True))
 def sparse_lookup_pooled(hashtable: Table, ids: _Ids, combiner: str = "sum",
                          weights: _Weights = None, send_count: Optional[int] = None,
@@ -86,11 +82,7 @@ def sparse_lookup_pooled(hashtable: Table, ids: _Ids, combiner: str = "sum",
                                   pooling), modify_graph)
 
 
-@checked(hashtables=Type(list, tuple), ids=Type(list, tuple), is_train=Bool(),
-         name=Text(1, 255, optional=True), modify_graph=Bool(),
-         batch=Type(dict, list, tuple, optional=True),
-         access_and_evict_config=Type(dict, optional=True), is_grad=Bool(),
-         serving_default_value=Type(tf.Tensor, tf.Variable, np.ndarray, optional=True),
+@checked(hashtables=Type(list, tuple), ids=Type(list, tuple), **LOOKUP_CHECKS,
          combiner=Type(str, list, tuple), weights=Type(list, tuple, optional=True),
          is_weight_grad=Bool(True))
 def sparse_lookup_pooled_many(hashtables: Sequence[Table], ids: Sequence[_Ids],

@@ -2,6 +2,9 @@
 
 from typing import Any, Dict, Optional, Sequence
 
+from mx_rec.constants.constants import MAX_SKETCH_BYTES, MIN_SKETCH_BYTES
+from mx_rec.validator.validator import is_int
+
 FLOAT32 = "float32"
 ROW_DTYPES = (FLOAT32, "bfloat16", "float16")
 SLOT_DTYPES = (FLOAT32, "bfloat16")
@@ -40,6 +43,15 @@ def check_slot_dtype(what: str, slot_dtype: str, row_dtype: str) -> None:
     if slot_dtype != FLOAT32 and row_dtype == FLOAT32:
         raise ValueError("'slot_dtype' of {} is {!r}, which needs a 'row_dtype' of 2 bytes, but "
                          "that is {!r}".format(what, slot_dtype, row_dtype))
+
+
+def check_sketch(what: str, size: Any) -> int:
+    """Returns the bytes of the counting sketch of `what`, 0 for exact counters; refuses others."""
+    if not is_int(size) or (size != 0 and not MIN_SKETCH_BYTES <= size <= MAX_SKETCH_BYTES):
+        raise ValueError("'admission_sketch_bytes' of {} should be 0, for exact counters, or an "
+                         "int between {} and {}, but is {!r}".format(
+                             what, MIN_SKETCH_BYTES, MAX_SKETCH_BYTES, size))
+    return int(size)
 
 
 def row_storage(table_name: str, row_dtype: Any, slot_dtype: Any, row_rounding: str,

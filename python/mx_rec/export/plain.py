@@ -15,7 +15,7 @@ from mx_rec.base.log import logger
 from mx_rec.checkpoint.paths import is_remote
 from mx_rec.export.plain_graph import Cut, Wanted, saver_of
 from mx_rec.export.plain_options import FIND, REFUSE, PlainOptions
-from mx_rec.export.plain_rows import BundleWriter, Limits, PlainTable, take_rows
+from mx_rec.export.plain_rows import BundleWriter, PlainTable, take_rows
 from mx_rec.export.plain_storage import STORAGES
 from mx_rec.export.plain_updates import SIGNATURES, Updates
 from mx_rec.export.warmup import write_warmup
@@ -84,9 +84,42 @@ def export_plain(session: Any, export_dir: str, inputs: Optional[Dict[str, Any]]
             the text names the op.
         tf.errors.OpError: If there is no room, on the disk or in memory.
     """
-    return _export(session, export_dir, inputs, outputs, signature_def_map, tags,
-                   assets_collection, main_op, clear_devices, as_text, PlainOptions(
-                       training_lookups, updates, spare_rows, rows_as, warmup), Limits())
+    options = PlainOptions(training_lookups, updates, spare_rows, rows_as, warmup).checked()
+    if (signature_def_map is None) == (inputs is None and outputs is None):
+        raise ValueError("export_plain needs either 'inputs' and 'outputs' or 'signature_def_map'.")
+    export_dir = tf.compat.as_text(os.fspath(export_dir)).rstrip("/")
+    if tf.io.gfile.exists(export_dir) and (not tf.io.gfile.isdir(export_dir)
+                                           or tf.io.gfile.listdir(export_dir)):
+        raise AssertionError(
+            "Export directory already exists, and isn't empty. Please choose a different export "
+            "directory, or delete all the contents of the specified directory: {}".format(
+                export_dir))
+    saved_model = tf.compat.v1.saved_model
+    if signature_def_map is None:
+        with session.graph.as_default():
+            signature_def_map = {
+                saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY:
+                    saved_model.signature_def_utils.predict_signature_def(inputs or {},
+                                                                          outputs or {})}
+    parent, name = os.path.split(export_dir if is_remote(export_dir)
+                                 else os.path.abspath(export_dir))
+    beside = os.path.join(parent, ".{}.{}.exporting".format(name, uuid.uuid4().hex))
+    try:
+        builder = saved_model.builder.SavedModelBuilder(beside)
+        given = {"self": builder, "sess": session, "tags": list(tags),
+                 "signature_def_map": signature_def_map, "assets_collection": assets_collection,
+                 "main_op": main_op, "clear_devices": clear_devices}  # type: Dict[str, Any]
+        with session.graph.as_default(), _stock():
+            _add_plain(type(builder).add_meta_graph_and_variables, given, options,
+                       assets_collection is None)
+            builder.save(as_text)
+        _place(beside, export_dir)
+    except BaseException:
+        if tf.io.gfile.exists(beside):
+            tf.io.gfile.rmtree(beside)
+        raise
+    logger.info("exported a model of TensorFlow's own ops to %s.", export_dir)
+    return export_dir
 
 
 @contextlib.contextmanager
@@ -118,7 +151,7 @@ def patched_add_with_variables(stock: Callable[..., None], self: Any, *args: Any
         stock(self, *args, **kwargs)
         return
     given = dict(inspect.signature(stock).bind(self, *args, **kwargs).arguments)
-    _add_plain(stock, given, _mode.options, Limits())
+    _add_plain(stock, given, _mode.options)
 
 
 def patched_add(stock: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
@@ -138,50 +171,6 @@ def patched_estimator_export(stock: Callable[..., Any], self: Any, *args: Any, p
     options = {name: kwargs.pop(name) for name in PlainOptions._fields if name in kwargs}
     with plain_exports(**options):
         return stock(self, *args, **kwargs)
-
-
-def _export(session: Any, export_dir: str, inputs: Optional[Dict[str, Any]],
-            outputs: Optional[Dict[str, Any]], signature_def_map: Optional[Dict[str, Any]],
-            tags: Sequence[str], assets_collection: Optional[List[tf.Tensor]],
-            main_op: Optional[tf.Operation], clear_devices: bool, as_text: bool,
-            options: PlainOptions, limits: Limits) -> str:
-    """`export_plain` with limits."""
-    options.checked()
-    if (signature_def_map is None) == (inputs is None and outputs is None):
-        raise ValueError("export_plain needs either 'inputs' and 'outputs' or 'signature_def_map'.")
-    export_dir = tf.compat.as_text(os.fspath(export_dir)).rstrip("/")
-    if tf.io.gfile.exists(export_dir) and (not tf.io.gfile.isdir(export_dir)
-                                           or tf.io.gfile.listdir(export_dir)):
-        raise AssertionError(
-            "Export directory already exists, and isn't empty. Please choose a different export "
-            "directory, or delete all the contents of the specified directory: {}".format(
-                export_dir))
-    saved_model = tf.compat.v1.saved_model
-    if signature_def_map is None:
-        with session.graph.as_default():
-            signature_def_map = {
-                saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY:
-                    saved_model.signature_def_utils.predict_signature_def(inputs or {},
-                                                                          outputs or {})}
-    parent, name = os.path.split(export_dir if is_remote(export_dir)
-                                 else os.path.abspath(export_dir))
-    beside = os.path.join(parent, ".{}.{}.exporting".format(name, uuid.uuid4().hex))
-    try:
-        builder = saved_model.builder.SavedModelBuilder(beside)
-        given = {"self": builder, "sess": session, "tags": list(tags),
-                 "signature_def_map": signature_def_map, "assets_collection": assets_collection,
-                 "main_op": main_op, "clear_devices": clear_devices}  # type: Dict[str, Any]
-        with session.graph.as_default(), _stock():
-            _add_plain(type(builder).add_meta_graph_and_variables, given, options, limits,
-                       assets_collection is None)
-            builder.save(as_text)
-        _place(beside, export_dir)
-    except BaseException:
-        if tf.io.gfile.exists(beside):
-            tf.io.gfile.rmtree(beside)
-        raise
-    logger.info("exported a model of TensorFlow's own ops to %s.", export_dir)
-    return export_dir
 
 
 @contextlib.contextmanager
@@ -213,14 +202,13 @@ def _place(beside: str, export_dir: str) -> None:
 
 
 def _add_plain(stock: Callable[..., None], given: Dict[str, Any], options: PlainOptions,
-               limits: Limits, finds_assets: bool = False) -> None:
+               finds_assets: bool = False) -> None:
     """Runs a builder's add_meta_graph_and_variables on the plain form of a session's graph.
 
     Args:
         stock: The method.
         given: Its arguments by name, with `self`.
         options: What becomes of lookups, and of updates.
-        limits: How large variables and reads are.
         finds_assets: Whether the assets are those of the graph that the model uses.
     """
     session = given["sess"]
@@ -250,7 +238,7 @@ def _add_plain(stock: Callable[..., None], given: Dict[str, Any], options: Plain
         with plain.as_default():
             scopes = _scopes(cut)
             tables = {op.name: PlainTable(
-                rows[op.name], scopes[op.name], limits,
+                rows[op.name], scopes[op.name],
                 options.spare_of(rows[op.name].name, rows[op.name].count),
                 STORAGES[options.rows_as]) for op in cut.tables}
             ours = plain.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)

@@ -21,15 +21,6 @@ from mx_rec.ops import library
 from mx_rec.ops.lookups import find_rows
 from mx_rec.state.table_variable import table_config_of, table_name_of
 
-# Bytes of one variable with rows.
-CHUNK_BYTES = 1 << 30
-
-# Bytes of rows that are in memory at once while files are written.
-PIECE_BYTES = 1 << 26
-
-# Keys that are in memory at once while files are written, and while they are loaded.
-KEYS_AT_ONCE = 1 << 22
-
 # A table with more entries than this share of its buckets doubles them.
 _MAX_LOAD = 0.8
 
@@ -49,11 +40,20 @@ _OPS = "_mx_rec_plain_ops"
 
 
 class Limits(NamedTuple):
-    """How much is in one variable, one write and one insertion; tests make them small."""
+    """How much is in one variable, one write and one insertion; tests make them small.
 
-    chunk_bytes: int = CHUNK_BYTES
-    piece_bytes: int = PIECE_BYTES
-    keys: int = KEYS_AT_ONCE
+    Attributes:
+        chunk_bytes: Bytes of one variable with rows.
+        piece_bytes: Bytes of rows that are in memory at once while files are written.
+        keys: Keys that are in memory at once while files are written, and while they are loaded.
+    """
+
+    chunk_bytes: int = 1 << 30
+    piece_bytes: int = 1 << 26
+    keys: int = 1 << 22
+
+
+LIMITS = Limits()
 
 
 class Rows:
@@ -210,7 +210,7 @@ def _found(session: Any, ops: _TableOps, keys: Any, dim: int) -> Optional[np.nda
     if not history_bytes:
         return None
     found = []
-    step = max(1, PIECE_BYTES // (4 * dim))
+    step = max(1, LIMITS.piece_bytes // (4 * dim))
     for start in range(0, len(keys), step):
         part = keys[start:start + step]
         zeros, ones = session.run(ops.found, {ops.ids: part})
@@ -294,7 +294,6 @@ class PlainTable:
     Args:
         rows: The table's content.
         scope: Name scope of its ops, without a slash at the end.
-        limits: How large variables and reads are.
         spare_rows: Rows for new keys; None if the table is never updated.
         storage: How rows are stored.
 
@@ -302,7 +301,7 @@ class PlainTable:
         ValueError: If the spare rows are more than a table can number.
     """
 
-    def __init__(self, rows: Rows, scope: str, limits: Limits, spare_rows: Optional[int] = None,
+    def __init__(self, rows: Rows, scope: str, spare_rows: Optional[int] = None,
                  storage: Storage = FLOAT32) -> None:
         self.name, self.count, self.dim, self.storage = rows.name, rows.count, rows.dim, storage
         self.is_updated = spare_rows is not None
@@ -311,9 +310,9 @@ class PlainTable:
             raise ValueError("the table {!r} has {} rows and 'spare_rows' is {}: together at most "
                              "{} can be numbered.".format(self.name, self.count, spare_rows,
                                                           _MOST_ROWS))
-        self._rows, self._scope, self._limits = rows, scope, limits
-        self.chunk_rows = max(1, limits.chunk_bytes // storage.bytes_of(self.dim))
-        self.unused = [int(key) for key in _unused_keys(rows, limits.keys)]
+        self._rows, self._scope, self._limits = rows, scope, LIMITS
+        self.chunk_rows = max(1, LIMITS.chunk_bytes // storage.bytes_of(self.dim))
+        self.unused = [int(key) for key in _unused_keys(rows, LIMITS.keys)]
         unused, self.substitute = [int(key) for key in mixed(np.array(self.unused))]
         self.reserved = int(mixed(np.array([PADDING_KEY]))[0]), unused
         # Insertion doubles the buckets if all that it inserts might be new and have no place.

@@ -25,14 +25,13 @@ SIGNATURES = (VERSION, BEGIN, APPLY_DELTA, APPLY_DENSE)
 
 _FORMAT = 1
 
-# What the state has, in this order; all are strings.
-_STATE = ("held", "name", "push", "target", "target_name", "applied", "pieces", "full")
-
 # Marks of rows in use, of one bit each; of those that a full push has written, of free ones.
 _OLD, _NEW, _FREE = 1, 2, 0
 
 # Hashes are int64 below it.
 _HASHES = 2 ** 63 - 1
+
+_where = tf.compat.v1.where
 
 # dtypes of variables that a checkpoint's bytes become.
 _NUMBERS = (tf.float16, tf.float32, tf.float64, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8,
@@ -40,7 +39,8 @@ _NUMBERS = (tf.float16, tf.float32, tf.float64, tf.int8, tf.int16, tf.int32, tf.
 
 
 class _State(NamedTuple):
-    """What a model holds, each a string scalar but the numbers, which are int64.
+    """What a model holds, each a string scalar but the numbers, which are int64; the variable of
+    it has all of these, in this order, as strings.
 
     Attributes:
         held: Id of the checkpoint whose rows it has, if no push is under way.
@@ -420,10 +420,9 @@ class Updates:
 
     def _read(self) -> _State:
         """Adds the ops that read the state."""
-        values = dict(zip(_STATE, tf.unstack(self._state.read_value(), len(_STATE))))
-        for name in ("applied", "pieces", "full"):
-            values[name] = tf.strings.to_number(values[name], tf.int64)
-        return _State(**values)
+        *texts, applied, pieces, full = tf.unstack(self._state.read_value(), len(_State._fields))
+        return _State(*texts, *[tf.strings.to_number(number, tf.int64)
+                                for number in (applied, pieces, full)])
 
     def _write(self, state: _State) -> tf.Tensor:
         """Adds the op that replaces the state at once."""
@@ -493,10 +492,6 @@ def _checks(*checks: Sequence[Any]) -> List[tf.Operation]:
         with tf.control_dependencies(made[-1:]):
             made.append(_check(*check))
     return made
-
-
-def _where(condition: tf.Tensor, one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    return tf.compat.v1.where(condition, one, other)
 
 
 def _vector(scalars: List[tf.Tensor]) -> tf.Tensor:

@@ -1,25 +1,43 @@
-"""The few messages of TensorFlow Serving that are written and read here, byte by byte.
+"""The few messages of TensorFlow Serving that are written and read here, without their definitions.
 
 They are PredictRequest, PredictResponse and PredictionLog of its tensorflow_serving/apis, in the
-wire format of protocol buffers: https://protobuf.dev/programming-guides/encoding. Tensors are
-TensorFlow's own TensorProto, so that the package tensorflow-serving-api is not needed.
+wire format of protocol buffers, where a message inside of another, a text and bytes look the same:
+one message of bytes stands for all of them. Tensors are TensorFlow's own TensorProto, so that the
+package tensorflow-serving-api is not needed.
 """
 
-from typing import Any, Dict, Iterator, Tuple
+from typing import Any, Dict
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 from tensorflow.core.framework import tensor_pb2
 
 # Fields: of a request, of the ModelSpec in it, of a map's entries, of a response and of a log.
-_MODEL_SPEC, _INPUTS = 1, 2
-_NAME, _SIGNATURE = 1, 3
-_KEY, _VALUE = 1, 2
-_OUTPUTS = 1
-_REQUEST_OF_LOG, _PREDICT_LOG = 1, 6
+_MODEL_SPEC, _INPUTS = "f1", "f2"
+_NAME, _SIGNATURE = "f1", "f3"
+_KEY, _VALUE = "f1", "f2"
+_OUTPUTS = "f1"
+_REQUEST_OF_LOG, _PREDICT_LOG = "f1", "f6"
 
-# Kinds of values: of fixed sizes, and those with a length.
-_VARINT, _EIGHT, _LENGTH, _FOUR = 0, 1, 2, 5
+
+def _message_of_bytes() -> Any:
+    """Returns the class of a message that has lists of bytes in the fields that are used here."""
+    file = descriptor_pb2.FileDescriptorProto(name="mx_rec/bytes.proto", package="mx_rec")
+    kind = descriptor_pb2.FieldDescriptorProto
+    file.message_type.add(name="Bytes").field.extend(
+        kind(name="f{}".format(number), number=number, type=kind.TYPE_BYTES,
+             label=kind.LABEL_REPEATED) for number in (1, 2, 3, 6))
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = pool.FindMessageTypeByName("mx_rec.Bytes")
+    if hasattr(message_factory, "GetMessageClass"):
+        return message_factory.GetMessageClass(found)
+    # Before 4.22.
+    return message_factory.MessageFactory(pool).GetPrototype(found)
+
+
+_Bytes = _message_of_bytes()
 
 
 def predict_request(model: str, signature: str, inputs: Dict[str, Any]) -> bytes:
@@ -30,14 +48,15 @@ def predict_request(model: str, signature: str, inputs: Dict[str, Any]) -> bytes
         signature: Name of the signature.
         inputs: Arrays, numbers, str or bytes by the names of the inputs.
     """
-    spec = _field(_NAME, model.encode("utf-8")) + _field(_SIGNATURE, signature.encode("utf-8"))
-    request = _field(_MODEL_SPEC, spec)
+    entries = []
     for name, value in sorted(inputs.items()):
         tensor = value if isinstance(value, tensor_pb2.TensorProto) \
             else tf.compat.v1.make_tensor_proto(value)
-        request += _field(_INPUTS, _field(_KEY, name.encode("utf-8"))
-                          + _field(_VALUE, tensor.SerializeToString()))
-    return request
+        entries.append(_written({_KEY: [name.encode("utf-8")],
+                                 _VALUE: [tensor.SerializeToString()]}))
+    return _written({_MODEL_SPEC: [_written({_NAME: [model.encode("utf-8")],
+                                             _SIGNATURE: [signature.encode("utf-8")]})],
+                     _INPUTS: entries})
 
 
 def predict_outputs(response: bytes) -> Dict[str, np.ndarray]:
@@ -47,60 +66,19 @@ def predict_outputs(response: bytes) -> Dict[str, np.ndarray]:
         ValueError: If it is none.
     """
     outputs = {}
-    for number, value in _fields(response):
-        if number == _OUTPUTS:
-            entry = dict(_fields(value))
-            outputs[entry[_KEY].decode("utf-8")] = tf.make_ndarray(
-                tensor_pb2.TensorProto.FromString(entry.get(_VALUE, b"")))
+    try:
+        for entry in map(_Bytes.FromString, getattr(_Bytes.FromString(response), _OUTPUTS)):
+            value = tensor_pb2.TensorProto.FromString(b"".join(getattr(entry, _VALUE)))
+            outputs[getattr(entry, _KEY)[-1].decode("utf-8")] = tf.make_ndarray(value)
+    except (message.DecodeError, IndexError) as error:
+        raise ValueError("it is no PredictResponse: {}".format(error)) from error
     return outputs
 
 
 def prediction_log(request: bytes) -> bytes:
     """Returns a PredictionLog of a PredictRequest."""
-    return _field(_PREDICT_LOG, _field(_REQUEST_OF_LOG, request))
+    return _written({_PREDICT_LOG: [_written({_REQUEST_OF_LOG: [request]})]})
 
 
-def _field(number: int, value: bytes) -> bytes:
-    return _varint(number << 3 | _LENGTH) + _varint(len(value)) + value
-
-
-def _varint(number: int) -> bytes:
-    written = bytearray()
-    while number > 127:
-        written.append(number & 127 | 128)
-        number >>= 7
-    written.append(number)
-    return bytes(written)
-
-
-def _fields(message: bytes) -> Iterator[Tuple[int, bytes]]:
-    """Yields number and value of the fields that have a length."""
-    place = 0
-    while place < len(message):
-        tag, place = _read_varint(message, place)
-        kind = tag & 7
-        if kind == _VARINT:
-            _, place = _read_varint(message, place)
-            continue
-        if kind == _LENGTH:
-            size, place = _read_varint(message, place)
-        elif kind in (_EIGHT, _FOUR):
-            size = 8 if kind == _EIGHT else 4
-        else:
-            raise ValueError("a field of a message has the unknown kind {}".format(kind))
-        if place + size > len(message):
-            raise ValueError("a message ends within a field")
-        if kind == _LENGTH:
-            yield tag >> 3, message[place:place + size]
-        place += size
-
-
-def _read_varint(message: bytes, place: int) -> Tuple[int, int]:
-    number = shift = 0
-    while place < len(message) and shift < 64:
-        byte = message[place]
-        number |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
-        if byte < 128:
-            return number, place
-    raise ValueError("a message ends within a number")
+def _written(fields: Dict[str, Any]) -> bytes:
+    return bytes(_Bytes(**fields).SerializeToString())

@@ -11,7 +11,7 @@ from typing import List, Optional, Sequence, Tuple
 import tensorflow as tf
 
 from mx_rec import plugin
-from mx_rec.base.command import print_text, sentence
+from mx_rec.base.command import counted, print_text, sentence
 from mx_rec.edits.replacing import extensible
 from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.files import GraphFile, merged_ops, read_graph
@@ -102,7 +102,7 @@ def report(path: str, file: GraphFile, plan: Plan, passed: str) -> str:
     """
     tables = sum(node.op in (TABLE_OP, CLUSTER_TABLE_OP) for node in file.graph.node)
     claims = sum(node.attr["N"].i for node in file.graph.node if is_claim(node))
-    lines = ["{}: a {} with {}".format(path, file.kind, _count(tables, "table"))]
+    lines = ["{}: a {} with {}".format(path, file.kind, counted(tables or "no", "table"))]
     if not plan.lookups:
         if not tables:
             lines.append("No table of mx_rec is in the graph: there is nothing to modify.")
@@ -111,7 +111,7 @@ def report(path: str, file: GraphFile, plan: Plan, passed: str) -> str:
                          "nothing to modify.")
     if claims:
         lines.append("The graph is modified already: {} take{} what a pipeline prepared.".format(
-            _count(claims, "lookup"), "s" if claims == 1 else ""))
+            counted(claims, "lookup"), "s" if claims == 1 else ""))
     if tables:
         lines.append(passed)
     if not plan.lookups:
@@ -258,10 +258,6 @@ def _write(path: str, text: str) -> None:
         return
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
-
-
-def _count(number: int, what: str) -> str:
-    return "{} {}{}".format(number or "no", what, "" if number == 1 else "s")
 
 
 if __name__ == "__main__":

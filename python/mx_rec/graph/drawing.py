@@ -5,7 +5,8 @@ import re
 import textwrap
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from mx_rec.graph.plan import ADMIT, EVAL, SPLIT, TRAIN, Plan, Record, counted, few
+from mx_rec.base.command import counted
+from mx_rec.graph.plan import ADMIT, EVAL, SPLIT, TRAIN, Plan, Record, few
 
 MOST_OPS = 40
 MOST_LOOKUPS = 24

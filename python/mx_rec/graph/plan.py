@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from mx_rec import plugin
+from mx_rec.base.command import counted
 from mx_rec.base.log import logger
 from mx_rec.ops.lookups import ID_OFFSET
 from mx_rec.ops.registered import registered_ops
@@ -202,8 +203,3 @@ def _line(lookup: Record) -> str:
     return "{} {} of the table {!r} by {}: {}".format(
         _SPOKEN.get(lookup.kind, "training lookup"), lookup.node, lookup.table, lookup.ids,
         lookup.reason)
-
-
-def counted(number: int, what: str) -> str:
-    """Returns a number of things in words."""
-    return "{} {}{}".format(number, what, "" if number == 1 else "s")

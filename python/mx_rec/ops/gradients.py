@@ -1,10 +1,10 @@
 """Gradients of the plugin's ops."""
 
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, NoReturn, Optional
 
 import tensorflow as tf
 
-from mx_rec.ops import library, pooled
+from mx_rec.ops import library
 from mx_rec.ops.lookups import offsets_of_rows
 from mx_rec.ops.shapes import definitions, lists_of
 from mx_rec.tensorflow.names import array_ops, known_gradients, while_v2
@@ -21,11 +21,8 @@ def _restore_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Ten
         The gradient of rows, (u, dim) float32, and None for inverse.
     """
     rows, inverse = op.inputs
-    # The op that looked the rows up knows their number without waiting for their values.
-    counted = offsets_of_rows(rows)
-    if counted is None:
-        counted = tf.range(tf.shape(rows, out_type=tf.int64)[0])
-    return [library().mx_rec_reduce(_as_tensor(grad), inverse, counted), None]
+    grad = tf.convert_to_tensor(grad)
+    return [library().mx_rec_reduce(grad, inverse, offsets_of_rows(rows)), None]
 
 
 def _reduce_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:
@@ -38,7 +35,7 @@ def _reduce_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tens
     Returns:
         The gradient of its first input, (s..., dim) float32, and None for the others.
     """
-    return [library().mx_rec_restore(_as_tensor(grad), op.inputs[1]), None, None]
+    return [library().mx_rec_restore(tf.convert_to_tensor(grad), op.inputs[1]), None, None]
 
 
 def _read_gradient(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
@@ -71,7 +68,7 @@ def _read_gradient(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
         if grad is None or len(offsets) > 1 and _is_zeros_like(grad, rows):
             slices.append(None)
             continue
-        grad = _as_tensor(grad)
+        grad = tf.convert_to_tensor(grad)
         if bags:
             grad = library().mx_rec_reduce_pooled(grad, inverses[at], *bags[at],
                                                   norms[at:at + 1], kept[at:at + 1], offsets[at])
@@ -84,7 +81,7 @@ def _read_gradient(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
 def _slices_of_whole(op: tf.Operation, grad: tf.Tensor,
                      given: Dict[str, List[tf.Tensor]]) -> List[Optional[tf.IndexedSlices]]:
     """The gradient of each variable, from columns of the gradient of all rows side by side."""
-    grad = _as_tensor(grad)
+    grad = tf.convert_to_tensor(grad)
     slices = []  # type: List[Optional[tf.IndexedSlices]]
     first = 0
     for variable, rows, inverse in zip(given["variables"], given["offsets"], given["inverse"]):
@@ -125,7 +122,7 @@ def _stitch_gradient(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
         # The rows are made when they are pulled, and an update makes none: a gradient that needs no
         # row, as that of a sum, waits for them.
         with tf.control_dependencies([op.outputs[0].op]):
-            summed = library().mx_rec_reduce(_as_tensor(grad), places, keys)
+            summed = library().mx_rec_reduce(tf.convert_to_tensor(grad), places, keys)
         slices.append(_slices(op, summed, keys))
     return slices + [None] * (len(inputs) - members)
 
@@ -140,7 +137,7 @@ def _reduce_columns_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional
     Returns:
         The gradient of its first input, (s..., width) float32, and None for the others.
     """
-    spread = library().mx_rec_restore(_as_tensor(grad), op.inputs[1])
+    spread = library().mx_rec_restore(tf.convert_to_tensor(grad), op.inputs[1])
     first, dim = op.get_attr("first"), op.get_attr("dim")
     behind = tf.shape(op.inputs[0])[-1] - (first + dim)
     columns = tf.one_hot(tf.rank(spread) - 1, tf.rank(spread), dtype=tf.int32)
@@ -148,6 +145,76 @@ def _reduce_columns_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional
     wide = tf.pad(spread, paddings)
     wide.set_shape(op.inputs[0].shape)
     return [wide, None, None]
+
+
+def _is_given(described: tf.Tensor) -> bool:
+    """Whether weights or divisors of a pooled lookup are there: none have the static shape (0)."""
+    return described.shape.rank != 1 or described.shape.as_list() != [0]
+
+
+def _restore_pooled_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:
+    """Gradient of MxRecRestorePooled (rows, inverse, ends, weights, divisors, norms -> pooled).
+
+    Args:
+        op: The forward op.
+        grad: Gradient of its result, (s..., dim) float32.
+
+    Returns:
+        The gradients of rows (u, dim), and of weights and divisors where there are any.
+    """
+    grad = tf.convert_to_tensor(grad)
+    rows, inverse, ends, weights, divisors, *norms = op.inputs
+    of_weights = of_divisors = None  # type: Optional[tf.Tensor]
+    if _is_given(weights):
+        of_weights = library().mx_rec_pooled_weight_gradient(grad, rows, inverse, ends,
+                                                             divisors, norms)
+    if _is_given(divisors):
+        products = tf.reduce_sum(grad * op.outputs[0], -1)
+        of_divisors = tf.negative(tf.math.divide_no_nan(products, divisors))
+    summed = library().mx_rec_reduce_pooled(grad, inverse, ends, weights, divisors, norms,
+                                            [rows] if norms else [], offsets_of_rows(rows))
+    return [summed, None, None, of_weights, of_divisors] + [None] * len(norms)
+
+
+def _weights_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:
+    """Gradient of MxRecBagWeights (weights, ids -> checked), which changes nothing."""
+    del op
+    return [grad, None]
+
+
+def _divisors_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:
+    """Gradient of MxRecBagDivisors (ids, ends, weights -> divisors) with respect to the weights.
+
+    Args:
+        op: The forward op.
+        grad: Gradient of the divisors, (s...) float32.
+
+    Returns:
+        The gradient of weights, 0 for padding; None for ids and ends.
+    """
+    ids, ends, weights = op.inputs
+    if not _is_given(weights):
+        return [None, None, None]
+    ends = tf.reshape(ends, [-1])
+    bags = tf.searchsorted(ends, tf.range(tf.size(ids, out_type=tf.int64)), side="right")
+    grad = tf.reshape(tf.convert_to_tensor(grad), [-1])
+    if op.get_attr("combiner") == 2:
+        grad = tf.math.divide_no_nan(grad, tf.reshape(op.outputs[0], [-1]))
+    per_id = tf.gather(grad, bags)
+    if op.get_attr("combiner") == 2:
+        per_id *= tf.reshape(weights, [-1])
+    is_padding = tf.equal(tf.reshape(ids, [-1]), tf.constant(-1, ids.dtype))
+    per_id = tf.compat.v1.where(is_padding, tf.zeros_like(per_id), per_id)
+    return [None, None, tf.reshape(per_id, tf.shape(weights))]
+
+
+def _no_second_gradient(op: tf.Operation, *grads: Any) -> NoReturn:
+    """Refuses the gradient of a gradient of a pooled lookup."""
+    del grads
+    raise NotImplementedError(
+        "{!r} is a gradient of a pooled lookup and has no gradient of its own (second order). Look "
+        "the ids up with sparse_lookup, and pool the embeddings with ops of TensorFlow.".format(
+            op.outputs[0].op.name))
 
 
 def _is_zeros_like(grad: Any, tensor: tf.Tensor) -> bool:
@@ -192,20 +259,16 @@ def _is_in_branch(op: tf.Operation) -> bool:
     return False
 
 
-def _as_tensor(grad: tf.Tensor) -> tf.Tensor:
-    return tf.convert_to_tensor(grad)
-
-
 # The gradient of each op that has one, by its definition; no gradient goes through the others.
 _GRADIENTS = {
     "MxRecRestore": _restore_gradient,
     "MxRecReduce": _reduce_gradient,
     "MxRecRead": _read_gradient,
-    "MxRecRestorePooled": pooled.restore_pooled_gradient,
-    "MxRecBagWeights": pooled.weights_gradient,
-    "MxRecBagDivisors": pooled.divisors_gradient,
-    "MxRecReducePooled": pooled.no_second_gradient,
-    "MxRecPooledWeightGradient": pooled.no_second_gradient,
+    "MxRecRestorePooled": _restore_pooled_gradient,
+    "MxRecBagWeights": _weights_gradient,
+    "MxRecBagDivisors": _divisors_gradient,
+    "MxRecReducePooled": _no_second_gradient,
+    "MxRecPooledWeightGradient": _no_second_gradient,
     "MxRecReduceColumns": _reduce_columns_gradient,
     "MxRecStitch": _stitch_gradient,
 }  # type: Dict[str, Callable[[tf.Operation, tf.Tensor], List[Any]]]

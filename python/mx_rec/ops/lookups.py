@@ -178,15 +178,20 @@ def reads_distinct(op: tf.Operation) -> bool:
     return op.type == READ and op.get_attr("R") == 0
 
 
-def offsets_of_rows(rows: tf.Tensor) -> Optional[tf.Tensor]:
-    """Returns the offsets by which distinct rows were read, None if they are anything else.
+def offsets_of_rows(rows: tf.Tensor) -> tf.Tensor:
+    """Returns the offsets by which distinct rows were read, their numbers if they are other rows.
+
+    The op that read them knows how many they are without waiting for their values.
 
     Args:
         rows: Any tensor.
     """
-    while rows.op.type == "Identity":
-        rows = rows.op.inputs[0]
-    return member_of(rows.op, rows.value_index)["offsets"] if reads_distinct(rows.op) else None
+    read = rows
+    while read.op.type == "Identity":
+        read = read.op.inputs[0]
+    if reads_distinct(read.op):
+        return member_of(read.op, read.value_index)["offsets"]
+    return tf.range(tf.shape(rows, out_type=tf.int64)[0])
 
 
 def member_of(op: tf.Operation, member: int) -> Dict[str, tf.Tensor]:

@@ -4,7 +4,7 @@ from typing import Dict, Union
 
 import tensorflow as tf
 
-from mx_rec.optimizers.base import TableOptimizer, register, scalar
+from mx_rec.optimizers.base import ByAddress, TableOptimizer, register, scalars
 from mx_rec.validator.learning_rate import LearningRate
 from mx_rec.validator.validator import Bool, Float, Text, checked
 
@@ -25,10 +25,11 @@ class CustomizedAdagrad(TableOptimizer, tf.compat.v1.train.AdagradOptimizer):
 
     def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
         self._prepare()
-        return {
-            "lr": scalar(self._learning_rate, "learning_rate"),
-            "initial_accumulator": scalar(self._initial_accumulator_value, "initial_accumulator"),
-        }
+        return scalars(lr=self._learning_rate, initial_accumulator=self._initial_accumulator_value)
+
+
+class CustomizedAdagradByAddress(ByAddress, CustomizedAdagrad):
+    """Adagrad for tables with dynamic expansion; see ByAddress."""
 
 
 @checked(learning_rate=LearningRate(), initial_accumulator_value=Float(above=0, most=1),
@@ -53,3 +54,17 @@ def create_hash_optimizer(learning_rate: Union[float, tf.Tensor] = 0.001,
         EnvironmentError: If `init` was not called.
     """
     return register(CustomizedAdagrad(learning_rate, initial_accumulator_value, use_locking, name))
+
+
+@checked(learning_rate=LearningRate(), initial_accumulator_value=Float(above=0, most=1),
+         name=Text(1, 200))
+def create_hash_optimizer_by_address(
+        learning_rate: Union[float, tf.Tensor] = 0.001, initial_accumulator_value: float = 0.9,
+        name: str = "Adagrad") -> CustomizedAdagradByAddress:
+    """Creates an Adagrad optimizer for tables with dynamic expansion.
+
+    Arguments, ranges and errors are those of `create_hash_optimizer`; it is tables with a preset
+    size that are refused.
+    """
+    return register(CustomizedAdagradByAddress(learning_rate, initial_accumulator_value, False,
+                                               name))

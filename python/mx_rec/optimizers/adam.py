@@ -4,10 +4,9 @@ from typing import Union
 
 import tensorflow as tf
 
-from mx_rec.optimizers.base import register
-from mx_rec.optimizers.lazy_adam import CustomizedLazyAdam
-from mx_rec.validator.learning_rate import LearningRate
-from mx_rec.validator.validator import Bool, Float, Text, checked
+from mx_rec.optimizers.base import ByAddress, register
+from mx_rec.optimizers.lazy_adam import ADAM_CHECKS, CustomizedLazyAdam
+from mx_rec.validator.validator import Bool, checked
 
 
 class CustomizedAdam(CustomizedLazyAdam):
@@ -21,8 +20,11 @@ class CustomizedAdam(CustomizedLazyAdam):
     rule = "adam"
 
 
-@checked(learning_rate=LearningRate(), beta1=Float(above=0, below=1), beta2=Float(0, 1),
-         epsilon=Float(above=0, most=1), name=Text(1, 200), use_fusion_optim=Bool())
+class CustomizedAdamByAddress(ByAddress, CustomizedAdam):
+    """Adam for tables with dynamic expansion; see ByAddress."""
+
+
+@checked(**ADAM_CHECKS, use_fusion_optim=Bool())
 def create_hash_optimizer(learning_rate: Union[float, tf.Tensor] = 0.001, beta1: float = 0.9,
                           beta2: float = 0.999, epsilon: float = 1e-8, name: str = "Adam",
                           use_fusion_optim: bool = False) -> CustomizedAdam:
@@ -46,3 +48,15 @@ def create_hash_optimizer(learning_rate: Union[float, tf.Tensor] = 0.001, beta1:
     """
     del use_fusion_optim
     return register(CustomizedAdam(learning_rate, beta1, beta2, epsilon, name))
+
+
+@checked(**ADAM_CHECKS)
+def create_hash_optimizer_by_address(
+        learning_rate: Union[float, tf.Tensor] = 0.001, beta1: float = 0.9, beta2: float = 0.999,
+        epsilon: float = 1e-8, name: str = "AdamByAddress") -> CustomizedAdamByAddress:
+    """Creates an Adam optimizer for tables with dynamic expansion.
+
+    Arguments, ranges and errors are those of `create_hash_optimizer`; it is tables with a preset
+    size that are refused.
+    """
+    return register(CustomizedAdamByAddress(learning_rate, beta1, beta2, epsilon, name))

@@ -1,11 +1,10 @@
 """What all optimizers for tables share: finding the table, applying, advancing the step."""
 
-from collections import OrderedDict
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
-from mx_rec.cluster.updates import push
+from mx_rec.cluster.updates import Rows, by_table, joined, push
 from mx_rec.edits.replacing import kept
 from mx_rec.ops.optimizers import (Gradients, Optimizer, OptimizerStep, optimizer_named,
                                     update)
@@ -23,9 +22,6 @@ _OFFSET_OPS = ("MxRecIdOffset", "MxRecAdmit")
 _OWNERS = "_mx_rec_slot_owners"
 
 _Pair = Tuple[Any, Any]
-
-# (handle, offsets, gradient) of one table.
-Rows = Tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 class TableOptimizer(tf.compat.v1.train.Optimizer):
@@ -125,7 +121,7 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
             if dense:
                 updates.append(super().apply_gradients(dense, name="dense"))
             step = optimizer_named(self.rule).step(self._prepare_numbers())
-            groups = _by_table(tables)
+            groups = by_table(tables)
             shared = [group for group in groups if group[0][0].op.type == CLUSTER_TABLE_OP]
             own = [group for group in groups if group[0][0].op.type != CLUSTER_TABLE_OP]
             with tf.device("/cpu:0"):
@@ -301,7 +297,7 @@ def apply_rows(step: OptimizerStep, group: List[Rows]) -> tf.Operation:
     Returns:
         The op.
     """
-    handle, offsets, grad = group[0] if len(group) == 1 else _joined(group)
+    handle, offsets, grad = joined(group)
     return update(step, Gradients([handle], [offsets], [grad]))
 
 
@@ -331,26 +327,17 @@ def _check_place(table: tf.Operation, offsets: tf.Tensor) -> None:
             "apply their gradients inside of it too.".format(described_name(table), offsets.name))
 
 
-def _by_table(tables: List[Rows]) -> List[List[Rows]]:
-    """Groups gradients by table, so that every row gets one update."""
-    groups = OrderedDict()  # type: Dict[str, List[Rows]]
-    for rows in tables:
-        groups.setdefault(rows[0].name, []).append(rows)
-    return list(groups.values())
-
-
-def _joined(group: List[Rows]) -> Rows:
-    """Joins several gradients of one table."""
-    return (group[0][0], tf.concat([offsets for _, offsets, _ in group], 0),
-            tf.concat([grad for _, _, grad in group], 0))
-
-
 def scalar(value: Any, name: str) -> tf.Tensor:
     """Returns a number or tensor as a float32 scalar tensor."""
     if callable(value):
         value = value()
     tensor = tf.convert_to_tensor(value, name=name)
     return tensor if tensor.dtype == tf.float32 else tf.cast(tensor, tf.float32)
+
+
+def scalars(**numbers: Any) -> Dict[str, tf.Tensor]:
+    """Returns numbers and tensors by their names, each as `scalar` makes it."""
+    return {name: scalar(value, name) for name, value in numbers.items()}
 
 
 def register(optimizer: TableOptimizer) -> TableOptimizer:

@@ -6,7 +6,7 @@ from typing import Dict, Optional, Union
 import tensorflow as tf
 
 from mx_rec.constants.constants import MAX_INT32
-from mx_rec.optimizers.base import TableOptimizer, register, scalar
+from mx_rec.optimizers.base import TableOptimizer, register, scalars
 from mx_rec.validator.learning_rate import LearningRate
 from mx_rec.validator.validator import Bool, Number, Text, checked
 
@@ -41,16 +41,11 @@ class CustomizedFtrl(TableOptimizer, tf.compat.v1.train.FtrlOptimizer):
 
     def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
         self._prepare()
-        return {
-            "lr": scalar(self._learning_rate, "learning_rate"),
-            "lr_power": scalar(float(self._learning_rate_power), "learning_rate_power"),
-            "initial_accumulator": scalar(float(self._initial_accumulator_value),
-                                          "initial_accumulator"),
-            "l1": scalar(float(self._l1_regularization_strength), "l1"),
-            "l2": scalar(float(self._l2_regularization_strength), "l2"),
-            "l2_shrinkage": scalar(float(self._l2_shrinkage_regularization_strength),
-                                   "l2_shrinkage"),
-        }
+        return scalars(lr=self._learning_rate, lr_power=float(self._learning_rate_power),
+                       initial_accumulator=float(self._initial_accumulator_value),
+                       l1=float(self._l1_regularization_strength),
+                       l2=float(self._l2_regularization_strength),
+                       l2_shrinkage=float(self._l2_shrinkage_regularization_strength))
 
 
 @checked(learning_rate=LearningRate(), use_locking=Bool(), name=Text(1, 200),

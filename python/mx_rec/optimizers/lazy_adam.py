@@ -5,9 +5,13 @@ from typing import Dict, List, Union
 import tensorflow as tf
 
 from mx_rec.cluster.updates import readers
-from mx_rec.optimizers.base import TableOptimizer, register, scalar
+from mx_rec.optimizers.base import ByAddress, TableOptimizer, register, scalars
 from mx_rec.validator.learning_rate import LearningRate
 from mx_rec.validator.validator import Bool, Float, Text, checked
+
+# Of what all forms of Adam take.
+ADAM_CHECKS = {"learning_rate": LearningRate(), "beta1": Float(above=0, below=1),
+               "beta2": Float(0, 1), "epsilon": Float(above=0, most=1), "name": Text(1, 200)}
 
 
 class CustomizedLazyAdam(TableOptimizer):
@@ -40,14 +44,9 @@ class CustomizedLazyAdam(TableOptimizer):
             self._powers = {"graph": graph, "beta1_power": first, "beta2_power": second}
 
     def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
-        return {
-            "lr": scalar(self._learning_rate, "learning_rate"),
-            "beta1_power": scalar(self._powers["beta1_power"], "beta1_power_now"),
-            "beta2_power": scalar(self._powers["beta2_power"], "beta2_power_now"),
-            "beta1": scalar(self._beta1, "beta1"),
-            "beta2": scalar(self._beta2, "beta2"),
-            "epsilon": scalar(self._epsilon, "epsilon"),
-        }
+        return scalars(lr=self._learning_rate, beta1_power=self._powers["beta1_power"],
+                       beta2_power=self._powers["beta2_power"], beta1=self._beta1,
+                       beta2=self._beta2, epsilon=self._epsilon)
 
     def _advance(self, updates: List[tf.Operation]) -> List[tf.Operation]:
         advanced = []  # type: List[tf.Operation]
@@ -61,12 +60,15 @@ class CustomizedLazyAdam(TableOptimizer):
         return advanced
 
 
+class CustomizedLazyAdamByAddress(ByAddress, CustomizedLazyAdam):
+    """LazyAdam for tables with dynamic expansion; see ByAddress."""
+
+
 def _power(initial: float, name: str) -> tf.Variable:
     return tf.compat.v1.Variable(initial, trainable=False, name=name, dtype=tf.float32)
 
 
-@checked(learning_rate=LearningRate(), beta1=Float(above=0, below=1), beta2=Float(0, 1),
-         epsilon=Float(above=0, most=1), name=Text(1, 200), use_fusion_optim=Bool())
+@checked(**ADAM_CHECKS, use_fusion_optim=Bool())
 def create_hash_optimizer(learning_rate: Union[float, tf.Tensor] = 0.001, beta1: float = 0.9,
                           beta2: float = 0.999, epsilon: float = 1e-8, name: str = "LazyAdam",
                           use_fusion_optim: bool = False) -> CustomizedLazyAdam:
@@ -90,3 +92,15 @@ def create_hash_optimizer(learning_rate: Union[float, tf.Tensor] = 0.001, beta1:
     """
     del use_fusion_optim
     return register(CustomizedLazyAdam(learning_rate, beta1, beta2, epsilon, name))
+
+
+@checked(**ADAM_CHECKS)
+def create_hash_optimizer_by_address(
+        learning_rate: Union[float, tf.Tensor] = 0.001, beta1: float = 0.9, beta2: float = 0.999,
+        epsilon: float = 1e-8, name: str = "LazyAdamByAddress") -> CustomizedLazyAdamByAddress:
+    """Creates a LazyAdam optimizer for tables with dynamic expansion.
+
+    Arguments, ranges and errors are those of `create_hash_optimizer`; it is tables with a preset
+    size that are refused.
+    """
+    return register(CustomizedLazyAdamByAddress(learning_rate, beta1, beta2, epsilon, name))

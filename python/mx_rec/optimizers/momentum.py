@@ -4,7 +4,7 @@ from typing import Dict, Union
 
 import tensorflow as tf
 
-from mx_rec.optimizers.base import TableOptimizer, register, scalar
+from mx_rec.optimizers.base import TableOptimizer, register, scalars
 from mx_rec.validator.learning_rate import LearningRate
 from mx_rec.validator.validator import Bool, Float, Text, checked
 
@@ -27,10 +27,7 @@ class CustomizedMomentum(TableOptimizer, tf.compat.v1.train.MomentumOptimizer):
 
     def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
         self._prepare()
-        return {
-            "lr": scalar(self._learning_rate, "learning_rate"),
-            "momentum": scalar(self._momentum, "momentum"),
-        }
+        return scalars(lr=self._learning_rate, momentum=self._momentum)
 
 
 @checked(learning_rate_input=LearningRate(), mom=Float(0, 1), enable_locking=Bool(),

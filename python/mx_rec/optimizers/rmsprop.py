@@ -4,7 +4,7 @@ from typing import Dict, Union
 
 import tensorflow as tf
 
-from mx_rec.optimizers.base import TableOptimizer, register, scalar
+from mx_rec.optimizers.base import ByAddress, TableOptimizer, register, scalars
 from mx_rec.validator.learning_rate import LearningRate
 from mx_rec.validator.validator import Bool, Number, Text, checked
 
@@ -28,13 +28,12 @@ class CustomizedRMSProp(TableOptimizer, tf.compat.v1.train.RMSPropOptimizer):
 
     def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
         self._prepare()
-        return {
-            "lr": scalar(self._learning_rate, "learning_rate"),
-            "decay": scalar(self._decay, "decay"),
-            "momentum": scalar(self._momentum, "momentum"),
-            "epsilon": scalar(self._epsilon, "epsilon"),
-            "initial_rms": scalar(1.0, "initial_rms"),
-        }
+        return scalars(lr=self._learning_rate, decay=self._decay, momentum=self._momentum,
+                       epsilon=self._epsilon, initial_rms=1.0)
+
+
+class CustomizedRMSPropByAddress(ByAddress, CustomizedRMSProp):
+    """RMSProp for tables with dynamic expansion; see ByAddress."""
 
 
 @checked(learning_rate=LearningRate(), decay=Number(0, 1), momentum=Number(0, 1),
@@ -65,3 +64,18 @@ def create_hash_optimizer(learning_rate: Union[float, tf.Tensor] = 0.001, decay:
     """
     return register(CustomizedRMSProp(learning_rate, decay, momentum, epsilon, use_locking,
                                       centered, name))
+
+
+@checked(learning_rate=LearningRate(), decay=Number(0, 1), momentum=Number(0, 1),
+         epsilon=Number(above=0, most=1), centered=Bool(), name=Text(1, 200))
+def create_hash_optimizer_by_address(
+        learning_rate: Union[float, tf.Tensor] = 0.001, decay: float = 0.9, momentum: float = 0.0,
+        epsilon: float = 1e-10, centered: bool = False,
+        name: str = "RMSPropByAddress") -> CustomizedRMSPropByAddress:
+    """Creates an RMSProp optimizer for tables with dynamic expansion.
+
+    Arguments, ranges and errors are those of `create_hash_optimizer`; it is tables with a preset
+    size that are refused.
+    """
+    return register(CustomizedRMSPropByAddress(learning_rate, decay, momentum, epsilon, False,
+                                               centered, name))

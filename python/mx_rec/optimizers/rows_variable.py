@@ -5,10 +5,9 @@ from typing import Any, Callable, List, NamedTuple, NoReturn, Optional
 
 import tensorflow as tf
 
-from mx_rec.state.table_variable import described_name
-from mx_rec.tensorflow.names import (DenseLike, gen_array_ops, gen_resource_variable_ops,
-                                     gen_state_ops, register_dense_like, resource_variable_ops)
-from mx_rec.tensorflow.names import session as session_module
+from mx_rec.state.table_variable import GraphVariable, described_name, without_value
+from mx_rec.tensorflow.names import (gen_array_ops, gen_resource_variable_ops, gen_state_ops,
+                                     resource_variable_ops)
 
 
 class Held(NamedTuple):
@@ -23,7 +22,7 @@ class Held(NamedTuple):
     snapshot: Optional[tf.Tensor]
 
 
-class RowsVariable(tf.compat.v1.Variable, DenseLike):
+class RowsVariable(GraphVariable):
     """The embeddings or one slot of the rows that an update changes, as a variable (rows, dim).
 
     An optimizer gets it in the place of the variable of a table, and from `get_slot`. In the
@@ -40,9 +39,7 @@ class RowsVariable(tf.compat.v1.Variable, DenseLike):
     """
 
     def __init__(self, op: tf.Operation, what: str, name: str, use_resource: bool) -> None:
-        # The constructor of tf.Variable would make an ordinary variable.
-        # pylint: disable=super-init-not-called
-        self._op = op
+        super().__init__(op)
         self._what = what
         self._suffix = name
         self.use_resource = use_resource
@@ -79,16 +76,6 @@ class RowsVariable(tf.compat.v1.Variable, DenseLike):
     def op(self) -> tf.Operation:
         """The op that makes the table, by which optimizers tell variables apart."""
         return self._after or self._op
-
-    @property
-    def graph(self) -> tf.Graph:
-        """The table's graph."""
-        return self._op.graph
-
-    @property
-    def device(self) -> str:
-        """Device of the table."""
-        return self._op.device
 
     @property
     def dtype(self) -> tf.DType:
@@ -137,10 +124,6 @@ class RowsVariable(tf.compat.v1.Variable, DenseLike):
     @property
     def _save_slice_info(self) -> None:
         return None
-
-    @property
-    def _shared_name(self) -> str:
-        return self._op.name
 
     @property
     def _unique_id(self) -> str:
@@ -198,10 +181,6 @@ class RowsVariable(tf.compat.v1.Variable, DenseLike):
             self.refuse("as a reference variable, and is a resource variable")
         return self._tensor()
 
-    def _as_graph_element(self) -> Any:
-        # For control dependencies and scopes of names.
-        return self.op
-
     def _lazy_read(self, op: tf.Operation) -> "RowsVariable":
         """Returns the variable as it is after `op`, which scatters to a resource variable."""
         after = copy.copy(self)
@@ -210,17 +189,6 @@ class RowsVariable(tf.compat.v1.Variable, DenseLike):
 
     def __repr__(self) -> str:
         return "<mx_rec rows of {}>".format(self.described)
-
-    __str__ = __repr__
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: Any) -> bool:
-        return self is other
-
-    def __ne__(self, other: Any) -> bool:
-        return self is not other
 
 
 def _convert(value: RowsVariable, dtype: Optional[tf.DType] = None, name: Optional[str] = None,
@@ -271,33 +239,13 @@ def _scatter_nd(name: str) -> Callable[..., Any]:
     return method
 
 
-def _refusing(name: str) -> Callable[..., NoReturn]:
-    """Makes a method that says what is possible."""
-
-    def method(self: RowsVariable, *args: Any, **kwargs: Any) -> NoReturn:
-        del args, kwargs
-        self.refuse("by its attribute {!r}".format(name))
-
-    method.__name__ = name
-    method.__doc__ = "Raises NotImplementedError: only rows of the gradient can be changed."
-    return method
-
-
-def _fetch(variable: RowsVariable, value: Any = None) -> NoReturn:
-    del value
-    variable.refuse("in session.run")
-
-
 for _name in ("add", "div", "max", "min", "mul", "sub", "update"):
     setattr(RowsVariable, "scatter_" + _name, _scatter("scatter_" + _name))
 for _name in ("add", "sub", "update"):
     setattr(RowsVariable, "scatter_nd_" + _name, _scatter_nd("scatter_nd_" + _name))
-for _name in ("assign", "assign_add", "assign_sub", "batch_scatter_update", "count_up_to", "eval",
-              "initialized_value", "is_initialized", "load", "set_shape", "to_proto", "__array__",
-              "__iter__", "__len__", "_gather_saveables_for_checkpoint"):
-    setattr(RowsVariable, _name, _refusing(_name))
-for _name in ("initial_value", "initializer"):
-    setattr(RowsVariable, _name, property(_refusing(_name)))
-tf.register_tensor_conversion_function(RowsVariable, _convert)
-register_dense_like(RowsVariable)
-session_module.register_session_run_conversion_functions(RowsVariable, _fetch, _fetch, _fetch)
+without_value(
+    RowsVariable,
+    ("assign", "assign_add", "assign_sub", "batch_scatter_update", "count_up_to", "eval",
+     "initialized_value", "is_initialized", "load", "set_shape", "to_proto", "__array__",
+     "__iter__", "__len__", "_gather_saveables_for_checkpoint"),
+    ("initial_value", "initializer"), RowsVariable.refuse, _convert)

@@ -4,7 +4,7 @@ from typing import Dict, Union
 
 import tensorflow as tf
 
-from mx_rec.optimizers.base import TableOptimizer, register, scalar
+from mx_rec.optimizers.base import ByAddress, TableOptimizer, register, scalars
 from mx_rec.validator.learning_rate import LearningRate
 from mx_rec.validator.validator import Float, Text, checked
 
@@ -26,11 +26,12 @@ class CustomizedRowwiseAdagrad(TableOptimizer):
         self._epsilon = epsilon
 
     def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
-        return {
-            "lr": scalar(self._learning_rate, "learning_rate"),
-            "initial_accumulator": scalar(self._initial_accumulator_value, "initial_accumulator"),
-            "epsilon": scalar(self._epsilon, "epsilon"),
-        }
+        return scalars(lr=self._learning_rate, initial_accumulator=self._initial_accumulator_value,
+                       epsilon=self._epsilon)
+
+
+class CustomizedRowwiseAdagradByAddress(ByAddress, CustomizedRowwiseAdagrad):
+    """Row-wise Adagrad for tables with dynamic expansion; see ByAddress."""
 
 
 @checked(learning_rate=LearningRate(), initial_accumulator_value=Float(0, 1),
@@ -56,3 +57,17 @@ def create_hash_optimizer(learning_rate: Union[float, tf.Tensor] = 0.001,
     """
     return register(CustomizedRowwiseAdagrad(learning_rate, initial_accumulator_value, epsilon,
                                              name))
+
+
+@checked(learning_rate=LearningRate(), initial_accumulator_value=Float(0, 1),
+         epsilon=Float(above=0, most=1), name=Text(1, 200))
+def create_hash_optimizer_by_address(
+        learning_rate: Union[float, tf.Tensor] = 0.001, initial_accumulator_value: float = 0.0,
+        epsilon: float = 1e-8, name: str = "RowwiseAdagrad") -> CustomizedRowwiseAdagradByAddress:
+    """Creates a row-wise Adagrad optimizer for tables with dynamic expansion.
+
+    Arguments, ranges and errors are those of `create_hash_optimizer`; it is tables with a preset
+    size that are refused.
+    """
+    return register(CustomizedRowwiseAdagradByAddress(learning_rate, initial_accumulator_value,
+                                                      epsilon, name))

@@ -4,10 +4,9 @@ from typing import Union
 
 import tensorflow as tf
 
-from mx_rec.optimizers.base import register
-from mx_rec.optimizers.lazy_adam import CustomizedLazyAdam
-from mx_rec.validator.learning_rate import LearningRate
-from mx_rec.validator.validator import Float, Text, checked
+from mx_rec.optimizers.base import ByAddress, register
+from mx_rec.optimizers.lazy_adam import ADAM_CHECKS, CustomizedLazyAdam
+from mx_rec.validator.validator import checked
 
 
 class CustomizedRowwiseAdam(CustomizedLazyAdam):
@@ -20,8 +19,11 @@ class CustomizedRowwiseAdam(CustomizedLazyAdam):
     rule = "rowwise_adam"
 
 
-@checked(learning_rate=LearningRate(), beta1=Float(above=0, below=1), beta2=Float(0, 1),
-         epsilon=Float(above=0, most=1), name=Text(1, 200))
+class CustomizedRowwiseAdamByAddress(ByAddress, CustomizedRowwiseAdam):
+    """Row-wise Adam for tables with dynamic expansion; see ByAddress."""
+
+
+@checked(**ADAM_CHECKS)
 def create_hash_optimizer(learning_rate: Union[float, tf.Tensor] = 0.001, beta1: float = 0.9,
                           beta2: float = 0.999, epsilon: float = 1e-8,
                           name: str = "RowwiseAdam") -> CustomizedRowwiseAdam:
@@ -43,3 +45,15 @@ def create_hash_optimizer(learning_rate: Union[float, tf.Tensor] = 0.001, beta1:
         EnvironmentError: If `init` was not called.
     """
     return register(CustomizedRowwiseAdam(learning_rate, beta1, beta2, epsilon, name))
+
+
+@checked(**ADAM_CHECKS)
+def create_hash_optimizer_by_address(
+        learning_rate: Union[float, tf.Tensor] = 0.001, beta1: float = 0.9, beta2: float = 0.999,
+        epsilon: float = 1e-8, name: str = "RowwiseAdam") -> CustomizedRowwiseAdamByAddress:
+    """Creates a row-wise Adam optimizer for tables with dynamic expansion.
+
+    Arguments, ranges and errors are those of `create_hash_optimizer`; it is tables with a preset
+    size that are refused.
+    """
+    return register(CustomizedRowwiseAdamByAddress(learning_rate, beta1, beta2, epsilon, name))

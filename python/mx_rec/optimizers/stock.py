@@ -10,7 +10,7 @@ from mx_rec.base.log import warn_once
 from mx_rec.edits.upstream import upstream
 from mx_rec.ops.optimizers import OptimizerStep, optimizer_named
 from mx_rec.optimizers.base import (adopt, apply_rows, is_offsets, rows_of_offsets,
-                                    rows_of_variable, scalar)
+                                    rows_of_variable, scalars)
 from mx_rec.optimizers.rows_variable import RowsVariable
 from mx_rec.optimizers.user_written import (RowsProcessor, UpdatedRows, find_slot,
                                             initial_of_initializer, initial_of_tensor, make_slot,
@@ -51,51 +51,40 @@ class _Rule(NamedTuple):
 
 
 def _of_gradient_descent(optimizer: Any) -> Dict[str, tf.Tensor]:
-    return {"lr": scalar(optimizer._learning_rate_tensor, "learning_rate"),
-            "weight_decay": scalar(0.0, "weight_decay")}
+    return scalars(lr=optimizer._learning_rate_tensor, weight_decay=0.0)
 
 
 def _of_momentum(optimizer: Any) -> Dict[str, tf.Tensor]:
-    return {"lr": scalar(optimizer._learning_rate_tensor, "learning_rate"),
-            "momentum": scalar(optimizer._momentum_tensor, "momentum")}
+    return scalars(lr=optimizer._learning_rate_tensor, momentum=optimizer._momentum_tensor)
 
 
 def _of_adagrad(optimizer: Any) -> Dict[str, tf.Tensor]:
-    return {"lr": scalar(optimizer._learning_rate_tensor, "learning_rate"),
-            "initial_accumulator": scalar(optimizer._initial_accumulator_value,
-                                          "initial_accumulator")}
+    return scalars(lr=optimizer._learning_rate_tensor,
+                   initial_accumulator=optimizer._initial_accumulator_value)
 
 
 def _of_adam(optimizer: Any) -> Dict[str, tf.Tensor]:
     beta1_power, beta2_power = optimizer._get_beta_accumulators()
-    return {"lr": scalar(optimizer._lr_t, "learning_rate"),
-            "beta1_power": scalar(beta1_power, "beta1_power_now"),
-            "beta2_power": scalar(beta2_power, "beta2_power_now"),
-            "beta1": scalar(optimizer._beta1_t, "beta1"),
-            "beta2": scalar(optimizer._beta2_t, "beta2"),
-            "epsilon": scalar(optimizer._epsilon_t, "epsilon")}
+    return scalars(lr=optimizer._lr_t, beta1_power=beta1_power, beta2_power=beta2_power,
+                   beta1=optimizer._beta1_t, beta2=optimizer._beta2_t,
+                   epsilon=optimizer._epsilon_t)
 
 
 def _of_ftrl(optimizer: Any) -> Dict[str, tf.Tensor]:
     # 2.x has another number, beta, whose part of the update is in this one.
     l2 = "_l2_regularization_strength_tensor" if IS_1 \
         else "_adjusted_l2_regularization_strength_tensor"
-    return {"lr": scalar(optimizer._learning_rate_tensor, "learning_rate"),
-            "lr_power": scalar(optimizer._learning_rate_power_tensor, "learning_rate_power"),
-            "initial_accumulator": scalar(optimizer._initial_accumulator_value,
-                                          "initial_accumulator"),
-            "l1": scalar(optimizer._l1_regularization_strength_tensor, "l1"),
-            "l2": scalar(getattr(optimizer, l2), "l2"),
-            "l2_shrinkage": scalar(optimizer._l2_shrinkage_regularization_strength_tensor,
-                                   "l2_shrinkage")}
+    return scalars(lr=optimizer._learning_rate_tensor,
+                   lr_power=optimizer._learning_rate_power_tensor,
+                   initial_accumulator=optimizer._initial_accumulator_value,
+                   l1=optimizer._l1_regularization_strength_tensor, l2=getattr(optimizer, l2),
+                   l2_shrinkage=optimizer._l2_shrinkage_regularization_strength_tensor)
 
 
 def _of_rmsprop(optimizer: Any) -> Dict[str, tf.Tensor]:
-    return {"lr": scalar(optimizer._learning_rate_tensor, "learning_rate"),
-            "decay": scalar(optimizer._decay_tensor, "decay"),
-            "momentum": scalar(optimizer._momentum_tensor, "momentum"),
-            "epsilon": scalar(optimizer._epsilon_tensor, "epsilon"),
-            "initial_rms": scalar(1.0, "initial_rms")}
+    return scalars(lr=optimizer._learning_rate_tensor, decay=optimizer._decay_tensor,
+                   momentum=optimizer._momentum_tensor, epsilon=optimizer._epsilon_tensor,
+                   initial_rms=1.0)
 
 
 # By exact class: a subclass may compute anything else.

@@ -11,10 +11,6 @@ from mx_rec.validator.validator import Bool, Int
 _SETTABLE = {"max_steps": Int(-1, MAX_INT32), "train_steps": Int(-1, MAX_INT32),
              "eval_steps": Int(-1, MAX_INT32), "save_steps": Int(-1, MAX_INT32),
              "if_load": Bool(), "use_static": Bool()}
-_READ_ONLY = frozenset([
-    "use_dynamic_expansion", "bind_cpu", "use_lccl", "is_incremental_checkpoint",
-    "save_checkpoint_due_time", "save_delta_checkpoints_secs", "restore_model_version",
-    "recent_key_count_threshold", "use_hot", "stock_tables", "graph_pass"])
 
 
 class Settings:
@@ -47,42 +43,31 @@ class Settings:
 
     _single_instance = None  # type: Optional[Settings]
 
-    def __init__(self, max_steps: int = -1, train_steps: int = -1, eval_steps: int = -1,
-                 save_steps: int = -1, if_load: bool = False, use_dynamic: bool = True,
-                 use_dynamic_expansion: bool = False, bind_cpu: bool = True,
-                 use_lccl: bool = False, is_incremental_checkpoint: bool = False,
-                 save_checkpoint_due_time: Optional[int] = None,
-                 save_delta_checkpoints_secs: Optional[int] = None,
-                 restore_model_version: Optional[int] = None,
-                 recent_key_count_threshold: int = 0, use_hot: bool = True,
-                 stock_tables: Any = None, graph_pass: bool = True) -> None:
+    # What holds where `init` is not told it.
+    max_steps = train_steps = eval_steps = save_steps = -1
+    if_load = use_static = False
+    use_dynamic_expansion = use_lccl = is_incremental_checkpoint = False
+    bind_cpu = use_hot = graph_pass = True
+    save_checkpoint_due_time = None  # type: Optional[int]
+    save_delta_checkpoints_secs = None  # type: Optional[int]
+    restore_model_version = None  # type: Optional[int]
+    recent_key_count_threshold = 0
+    stock_tables = None  # type: Any
+
+    def __init__(self, **told: Any) -> None:
         self.is_assumed = False
         self.modify_graph = False
         self.optimizer_config = OptimizerConfig()
         self.train_params_config = TrainParamsConfig()
-        self.max_steps = max_steps
-        self.train_steps = train_steps
-        self.eval_steps = eval_steps
-        self.save_steps = save_steps
-        self.if_load = if_load
-        self.use_static = not use_dynamic
-        self.use_dynamic_expansion = use_dynamic_expansion
-        self.bind_cpu = bind_cpu
-        self.use_lccl = use_lccl
-        self.is_incremental_checkpoint = is_incremental_checkpoint
-        self.save_checkpoint_due_time = save_checkpoint_due_time
-        self.save_delta_checkpoints_secs = save_delta_checkpoints_secs
-        self.restore_model_version = restore_model_version
-        self.recent_key_count_threshold = recent_key_count_threshold
-        self.use_hot = use_hot
-        self.stock_tables = stock_tables
-        self.graph_pass = graph_pass
+        for name, value in told.items():
+            super().__setattr__(name, _SETTABLE[name](name, value) if name in _SETTABLE else value)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _READ_ONLY and name in vars(self):
+        if name in _SETTABLE:
+            value = _SETTABLE[name](name, value)
+        elif hasattr(Settings, name):
             raise AttributeError("{!r} is what init was told, and cannot be set".format(name))
-        check = _SETTABLE.get(name)
-        super().__setattr__(name, value if check is None else check(name, value))
+        super().__setattr__(name, value)
 
     @staticmethod
     def get_instance() -> "Settings":

@@ -1,7 +1,7 @@
 """The variable of a table: what optimizers update, without a dense value."""
 
 import json
-from typing import Any, Callable, Iterable, List, NoReturn, Optional
+from typing import Any, Callable, Iterable, List, NoReturn, Optional, Sequence
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
@@ -55,24 +55,19 @@ def is_undone(op: tf.Operation) -> bool:
     return _UNDONE in op.node_def.attr
 
 
-class TableVariable(tf.compat.v1.Variable, DenseLike):
-    """Stands for all rows of a table in tf.gradients, optimizers and collections.
+class GraphVariable(tf.compat.v1.Variable, DenseLike):
+    """Stands for the rows of a table, or some of them, where TensorFlow wants a variable.
 
-    It is equal to itself alone. It has no dense value: whatever reads or assigns the value, such as
-    arithmetic, tf.nn.l2_loss, tf.convert_to_tensor or session.run, raises a NotImplementedError
-    that names the table. Each op that makes a table has one such object, also in an imported graph;
-    see `table_variable`.
+    It is equal to itself alone. `without_value` says what has no meaning for it.
+
+    Args:
+        op: The op that makes the table.
     """
 
     def __init__(self, op: tf.Operation) -> None:
         # The constructor of tf.Variable would make an ordinary variable.
         # pylint: disable=super-init-not-called
         self._op = op
-
-    @property
-    def name(self) -> str:
-        """Name of the tensor that stands for the table in the graph."""
-        return self._ref().name
 
     @property
     def op(self) -> tf.Operation:
@@ -83,6 +78,46 @@ class TableVariable(tf.compat.v1.Variable, DenseLike):
     def graph(self) -> tf.Graph:
         """The outermost graph."""
         return self._op.graph
+
+    @property
+    def device(self) -> str:
+        """Device of the op that makes the table."""
+        return self._op.device
+
+    @property
+    def _shared_name(self) -> str:
+        return self._op.name
+
+    def _as_graph_element(self) -> tf.Operation:
+        # For control dependencies, and to find the graph. Session.run does not come here.
+        return self.op
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: Any) -> bool:
+        return self is other
+
+    def __ne__(self, other: Any) -> bool:
+        return self is not other
+
+
+class TableVariable(GraphVariable):
+    """Stands for all rows of a table in tf.gradients, optimizers and collections.
+
+    It has no dense value: whatever reads or assigns the value, such as
+    arithmetic, tf.nn.l2_loss, tf.convert_to_tensor or session.run, raises a NotImplementedError
+    that names the table. Each op that makes a table has one such object, also in an imported graph;
+    see `table_variable`.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the tensor that stands for the table in the graph."""
+        return self._ref().name
 
     @property
     def device(self) -> str:
@@ -123,17 +158,9 @@ class TableVariable(tf.compat.v1.Variable, DenseLike):
         # By this number tf.GradientTape knows what it watches.
         return self._ref()._id  # pylint: disable=protected-access
 
-    @property
-    def _shared_name(self) -> str:
-        return self._op.name
-
     def _ref(self) -> tf.Tensor:
         """Returns the raw tensor, of shape (0, dim), which the ops of lookups take."""
         return self._op.outputs[0]
-
-    def _as_graph_element(self) -> tf.Operation:
-        # For control dependencies, and to find the graph. Session.run does not come here.
-        return self._op
 
     def to_proto(self, export_scope: Optional[str] = None) -> NoReturn:
         """Raises TypeError, upon which export_meta_graph leaves a collection of variables out."""
@@ -143,17 +170,6 @@ class TableVariable(tf.compat.v1.Variable, DenseLike):
     def __repr__(self) -> str:
         return "<mx_rec variable {!r} of the table {!r}, {} floats per row>".format(
             self.name, described_name(self._op), self.shape[-1])
-
-    __str__ = __repr__
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: Any) -> bool:
-        return self is other
-
-    def __ne__(self, other: Any) -> bool:
-        return self is not other
 
     def __bool__(self) -> NoReturn:
         refuse_value(self)
@@ -293,41 +309,47 @@ def _convert(value: TableVariable, dtype: Optional[tf.DType] = None, name: Optio
     return raw_tensor(value)
 
 
-def _refusing(name: str) -> Callable[..., NoReturn]:
-    """Makes a method that says that there is no dense value."""
+def without_value(kind: type, methods: Sequence[str], properties: Sequence[str],
+                  refuse: Callable[[Any, str], NoReturn], convert: Callable[..., Any]) -> None:
+    """Has uses of variables that need a dense value raise an error, of session.run as well.
 
-    def method(self: TableVariable, *args: Any, **kwargs: Any) -> NoReturn:
-        del args, kwargs
-        refuse_value(self)
+    Args:
+        kind: The variables' class, a GraphVariable.
+        methods: Names of its methods that do.
+        properties: Names of its properties that do.
+        refuse: Takes a variable and how it is used, and raises the error.
+        convert: Converts a variable to a tensor, as TensorFlow asks for it.
+    """
 
-    method.__name__ = name
-    method.__doc__ = "Raises NotImplementedError: a table has no dense value."
-    return method
+    def refusing(name: str) -> Callable[..., NoReturn]:
+        def method(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+            del args, kwargs
+            refuse(self, "by its attribute {!r}".format(name))
+
+        method.__name__ = name
+        method.__doc__ = "Raises NotImplementedError: there is no dense value."
+        return method
+
+    def run(variable: Any, value: Any = None) -> NoReturn:
+        del value
+        refuse(variable, "in session.run")
+
+    for name in methods:
+        setattr(kind, name, refusing(name))
+    for name in properties:
+        setattr(kind, name, property(refusing(name)))
+    tf.register_tensor_conversion_function(kind, convert)
+    register_dense_like(kind)
+    session_module.register_session_run_conversion_functions(kind, run, run, run)
 
 
-def _fetch(variable: TableVariable) -> NoReturn:
-    refuse_value(variable)
-
-
-def _feed(variable: TableVariable, value: Any = None) -> NoReturn:
-    del value
-    refuse_value(variable)
-
-
-_METHODS = (
-    "assign", "assign_add", "assign_sub", "batch_scatter_update", "count_up_to", "eval",
-    "gather_nd", "initialized_value", "is_initialized", "load", "read_value", "scatter_add",
-    "scatter_div", "scatter_max", "scatter_min", "scatter_mul", "scatter_nd_add", "scatter_nd_sub",
-    "scatter_nd_update", "scatter_sub", "scatter_update", "set_shape", "sparse_read", "value",
-    "__array__", "__iter__", "__len__", "_gather_saveables_for_checkpoint")
-
-# TensorFlow's optimizers ask a variable for the last two.
-_PROPERTIES = ("initial_value", "initializer", "_lazy_read", "constraint", "_save_slice_info")
-
-for _name in _METHODS:
-    setattr(TableVariable, _name, _refusing(_name))
-for _name in _PROPERTIES:
-    setattr(TableVariable, _name, property(_refusing(_name)))
-tf.register_tensor_conversion_function(TableVariable, _convert)
-register_dense_like(TableVariable)
-session_module.register_session_run_conversion_functions(TableVariable, _fetch, _feed, _feed)
+without_value(
+    TableVariable,
+    ("assign", "assign_add", "assign_sub", "batch_scatter_update", "count_up_to", "eval",
+     "gather_nd", "initialized_value", "is_initialized", "load", "read_value", "scatter_add",
+     "scatter_div", "scatter_max", "scatter_min", "scatter_mul", "scatter_nd_add", "scatter_nd_sub",
+     "scatter_nd_update", "scatter_sub", "scatter_update", "set_shape", "sparse_read", "value",
+     "__array__", "__iter__", "__len__", "_gather_saveables_for_checkpoint"),
+    # TensorFlow's optimizers ask a variable for the last two.
+    ("initial_value", "initializer", "_lazy_read", "constraint", "_save_slice_info"),
+    lambda variable, _: refuse_value(variable), _convert)

@@ -213,13 +213,18 @@ def history_of(path: str) -> Optional[SavedHistory]:
     return None if history is None else SavedHistory(history["access"], history["latest"])
 
 
-def refused_rows(path: str, count: int) -> np.ndarray:
+def refused_rows(directory: str, table: str, count: int) -> np.ndarray:
     """Returns which of the keys 0, 1, ... training refuses, bool (count).
 
     Args:
-        path: Directory of a saved table.
+        directory: That of a checkpoint's tables, or its last delta.
+        table: Name of a table, which may be saved in parts.
         count: Of the keys.
     """
+    return np.all([_refused_by(path, count) for path in directories_of(directory, table)], axis=0)
+
+
+def _refused_by(path: str, count: int) -> np.ndarray:
     history = history_of(path)
     if history is None or history.access <= 1:
         return np.zeros(count, bool)

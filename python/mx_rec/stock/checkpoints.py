@@ -26,12 +26,12 @@ from mx_rec.checkpoint.remote import directory_of, local_copy
 from mx_rec.checkpoint.table_ops import TableOps
 from mx_rec.core.rows import FLOAT32
 from mx_rec.ops.lookups import find_rows
-from mx_rec.state.table_variable import is_table_variable
+from mx_rec.state.table_variable import is_table_variable, row_shape
 from mx_rec.stock.admission import SavedHistory, history_of, refused_rows
 from mx_rec.stock.analysis import plan_variables
 from mx_rec.stock.planned import Slot, StockVariable, table_name
 from mx_rec.stock.convert import make_table, places_of, saved_places
-from mx_rec.stock.dense import CHUNK, dense_value, fill, make_filling
+from mx_rec.stock.dense import CHUNK, fill
 from mx_rec.stock.options import StockTables
 from mx_rec.stock.parts import SavedPlace
 from mx_rec.stock.server_fill import tables_on_disk
@@ -482,8 +482,7 @@ def _values(one: _Wanted, directory: str) -> Tuple[np.ndarray, Dict[str, np.ndar
         {slot.name: slot.initial for slot in one.plan.slots})
     if not one.plan.updates:
         # Evaluation and prediction give what a table gives; a training admits every row.
-        rows[np.all([refused_rows(path, count) for path in directories_of(
-            chain_of(directory)[-1], one.plan.table)], axis=0)] = 0
+        rows[refused_rows(directory, one.plan.table, count)] = 0
     return rows[own], {name: values[own] for name, values in slots.items()}
 
 
@@ -528,14 +527,18 @@ def initial_rows(config: Dict[str, Any], count: Optional[int] = None) -> np.ndar
         config: The configuration that is saved with the table (checkpoint.tables.describe).
         count: Of the keys, None for the rows that it may have.
     """
-    count = int(config["capacity"]) if count is None else count
     with tf.Graph().as_default():
         variable, handle = temporary_table(config)
-        keys = tf.compat.v1.placeholder(tf.int64, [None])
-        found, = find_rows([handle], [variable], [keys], initial=True)
-        with tf.compat.v1.Session(config=alone()) as session:
-            return np.concatenate([session.run(found, {keys: np.arange(
-                first, min(first + CHUNK, count))}) for first in range(0, count, CHUNK)])
+        return _first_rows(handle, variable, int(config["capacity"]) if count is None else count)
+
+
+def _first_rows(handle: tf.Tensor, variable: tf.Tensor, count: int) -> np.ndarray:
+    """Returns the rows of the keys 0, 1, ... of a table of the default graph, as they start."""
+    keys = tf.compat.v1.placeholder(tf.int64, [None])
+    found, = find_rows([handle], [variable], [keys], initial=True)
+    with tf.compat.v1.Session(config=alone()) as session:
+        return np.concatenate([session.run(found, {keys: np.arange(
+            first, min(first + CHUNK, count))}) for first in range(0, count, CHUNK)])
 
 
 def _described(name: str, path: str) -> Any:
@@ -556,6 +559,4 @@ def _initial_rows(one: _Wanted, count: int, described: Sequence[Any]) -> np.ndar
         # Of rows of 2 bytes a value, those that were never made have such values, too.
         table = make_table(one.plan._replace(
             row_dtype=row_dtypes_of(described[0]).rows, slot_dtype=FLOAT32))
-        filling = make_filling(table, ())
-        with tf.compat.v1.Session(config=alone()) as session:
-            return dense_value(session, filling, count)
+        return _first_rows(table.handle, row_shape(table.variable), count)

@@ -1,4 +1,4 @@
-"""Variables of a checkpoint into tables, and tables into arrays as variables have them."""
+"""Sets the rows of tables to the values of variables."""
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
@@ -24,8 +24,6 @@ class Filling(NamedTuple):
         slots: Placeholders of each slot, float32 (n, dim); of one of no rows, (0, dim), they start
             as those of new rows do.
         done: Sets them.
-        keys: Placeholder of keys whose rows are wanted, int64 (n).
-        found: Their rows, float32 (n, dim); what a key without a row would start with.
         chunk: Rows that go into the table by one run.
     """
 
@@ -33,8 +31,6 @@ class Filling(NamedTuple):
     rows: tf.Tensor
     slots: List[tf.Tensor]
     done: tf.Operation
-    keys: tf.Tensor
-    found: tf.Tensor
     chunk: int
 
 
@@ -56,10 +52,7 @@ def make_filling(table: Table, slots: Sequence[Any], rules: RowRules = RowRules(
         rows = v1.placeholder(tf.float32, [None, dim], name="rows")
         values = [v1.placeholder(tf.float32, [None, dim], name="slot") for _ in slots]
         done = _set_rows(table, slots, rules, ids, rows, values, True)
-        keys = v1.placeholder(tf.int64, [None], name="keys")
-        found, = find_rows([table.handle], [row_shape(table.variable)], [keys], initial=True,
-                           name="found")
-    return Filling(ids, rows, values, done, keys, found, chunk_of(table))
+    return Filling(ids, rows, values, done, chunk_of(table))
 
 
 def _set_rows(table: Table, slots: Sequence[Any], rules: RowRules, ids: tf.Tensor,
@@ -167,10 +160,3 @@ def fill(session: Any, filling: Filling, rows: np.ndarray,
                  filling.rows: rows[part]}
         feeds.update(zip(filling.slots, [values[part] for values in slots]))
         session.run(filling.done, feeds)
-
-
-def dense_value(session: Any, filling: Filling, count: int) -> np.ndarray:
-    """Returns the rows 0, 1, ... of a table, float32 (count, dim), as a variable has them."""
-    parts = [session.run(filling.found, {filling.keys: np.arange(
-        first, min(first + CHUNK, count), dtype=np.int64)}) for first in range(0, count, CHUNK)]
-    return np.concatenate(parts)

@@ -10,38 +10,25 @@ batch's rows: other numbers than TensorFlow's, which are asked for by `StockTabl
 
 from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock.nodes import Nodes, Output, shape_of
 from mx_rec.stock.options import BATCH_ROWS, StockTables
 from mx_rec.stock.padding import GRADIENT, padded_gradients, padded_value
-from mx_rec.stock.updates import (ADAM, ADD, LAZY_ADAM, Decay, Form, Slices, Step,
-                                  has_wrong_attribute)
+from mx_rec.stock.updates import (ADAM, ADD, LAZY_ADAM, Decay, Form, Slices, Step, form_of,
+                                  has_wrong_attribute, step_of)
 from mx_rec.stock.values import affine_value
 
-_MOMENTS = {"LazyAdam_momentum": 1, "LazyAdam_velocity": 2}
-_FTRL_SLOTS = {"Ftrl_accum": 1, "Ftrl_linear": 2}
 _NO_INDICES = -1
 _DENSE = {
     "ApplyGradientDescent": Form(ADD, {}, 2, _NO_INDICES, {"lr": 1}, {"weight_decay": 0.0}),
-    "ApplyAdagrad": Form("adagrad", {"Adagrad_accumulator": 1}, 3, _NO_INDICES, {"lr": 2},
-                         attributes=(("update_slots", True),)),
-    "ApplyMomentum": Form("momentum", {"Momentum_momentum": 1}, 3, _NO_INDICES,
-                          {"lr": 2, "momentum": 4}),
-    "ApplyFtrl": Form("ftrl", _FTRL_SLOTS, 3, _NO_INDICES,
-                      {"lr": 4, "l1": 5, "l2": 6, "lr_power": 7}, {"l2_shrinkage": 0.0},
-                      attributes=(("multiply_linear_by_lr", False),)),
-    "ApplyFtrlV2": Form("ftrl", _FTRL_SLOTS, 3, _NO_INDICES,
-                        {"lr": 4, "l1": 5, "l2": 6, "l2_shrinkage": 7, "lr_power": 8},
-                        attributes=(("multiply_linear_by_lr", False),)),
-    "ApplyRMSProp": Form("rmsprop", {"RMSProp_rms": 1, "RMSProp_momentum": 2}, 7, _NO_INDICES,
-                         {"lr": 3, "decay": 4, "momentum": 5, "epsilon": 6}),
-    "ApplyCenteredRMSProp": Form(
-        "centered_rmsprop", {"RMSProp_mg": 1, "RMSProp_rms": 2, "RMSProp_momentum": 3}, 8,
-        _NO_INDICES, {"lr": 4, "decay": 5, "momentum": 6, "epsilon": 7}),
-    "ApplyAdam": Form(ADAM, _MOMENTS, 9, _NO_INDICES,
+    "ApplyAdam": Form(ADAM, {"LazyAdam_momentum": 1, "LazyAdam_velocity": 2}, 9, _NO_INDICES,
                       {"beta1_power": 3, "beta2_power": 4, "lr": 5, "beta1": 6, "beta2": 7,
                        "epsilon": 8}, attributes=(("use_nesterov", False),)),
 }
+# Those that take what their sparse form takes, without the indices.
+_DENSE.update(("Apply" + name, form._replace(indices=_NO_INDICES, numbers={
+    number: at - int(at > form.indices) for number, at in form.numbers.items()}))
+              for name, form in ((name, form_of("SparseApply" + name)) for name in (
+                  "Adagrad", "Momentum", "Ftrl", "FtrlV2", "RMSProp", "CenteredRMSProp")))
 _FORMS = dict(_DENSE)
 _FORMS.update(("Resource" + name, form) for name, form in _DENSE.items())
 # Optimizers whose sparse form gives rows without a gradient what the dense one gives them, and
@@ -166,15 +153,11 @@ class _Match:
             raise NotByRows("{} has {}, which tables do not".format(update.name, wrong))
         if self._nodes.all_uses(update):
             raise NotByRows("the result of the update {} is used".format(update.name))
-        kind = LAZY_ADAM if form.kind == ADAM and options.lazy_adam else form.kind
-        slots = optimizer_named(form.kind).slot_names
-        return Step(
-            (update.name,), kind, tuple(inputs[form.slots[name]][0] for name in slots),
-            self._slices[0].values, self._slices[0].indices,
-            {name: inputs[at] for name, at in form.numbers.items()}, form.constants, sums=True,
-            subtracts=True,
-            nesterov=kind == "momentum" and update.attr["use_nesterov"].b,
-            dense=inputs[form.grad], slices=tuple(self._slices),
+        step = step_of(self._nodes, update, form)
+        return step._replace(
+            kind=LAZY_ADAM if form.kind == ADAM and options.lazy_adam else form.kind,
+            grad=self._slices[0].values, indices=self._slices[0].indices, sums=True,
+            subtracts=True, dense=inputs[form.grad], slices=tuple(self._slices),
             decays=tuple(self._decays)), self._decayed
 
     def _takes(self, output: Output) -> bool:

@@ -5,10 +5,10 @@ reads as well stays for that reader. Where it is not certain that all lookups of
 same ids without limits, the variable keeps them.
 """
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from mx_rec.stock.fused import SHAPES
-from mx_rec.stock.nodes import Nodes, Output
+from mx_rec.stock.nodes import Nodes, Output, Use
 from mx_rec.stock.updates import Step
 from mx_rec.stock.values import constant_int
 
@@ -127,29 +127,26 @@ class IdPaths:
         node = self._nodes.by_name.get(name)
         return None if node is None else passed(node, position, self._nodes)
 
+    def _further(self, output: Output) -> Iterator[Tuple[Use, Optional[Output]]]:
+        """Yields what reads ids, and the output to which it passes them, None if to none."""
+        for use in self._nodes.uses(*output):
+            yield use, self.passes(use.node.name, use.position)
+
     def reaches(self, output: Output) -> bool:
         """Whether one of the lookups takes these ids."""
         if output not in self._reaches:
-            self._reaches[output] = False
-            for use in self._nodes.uses(*output):
-                further = self.passes(use.node.name, use.position)
-                if use.node.name in self._ends or \
-                        (further is not None and self.reaches(further)):
-                    self._reaches[output] = True
-                    break
+            self._reaches[output] = any(
+                use.node.name in self._ends or further is not None and self.reaches(further)
+                for use, further in self._further(output))
         return self._reaches[output]
 
     def is_alone(self, output: Output) -> bool:
         """Whether nothing but the lookups takes these ids."""
         if output not in self._is_alone:
-            self._is_alone[output] = True
-            for use in self._nodes.uses(*output):
-                further = self.passes(use.node.name, use.position)
-                if self.takes(use.node.name, use.position) or \
-                        (further is not None and self.is_alone(further)):
-                    continue
-                self._is_alone[output] = False
-                break
+            self._is_alone[output] = all(
+                self.takes(use.node.name, use.position)
+                or further is not None and self.is_alone(further)
+                for use, further in self._further(output))
         return self._is_alone[output]
 
 

@@ -5,6 +5,7 @@ from typing import Any, Dict, Iterable, List, Optional
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
+from mx_rec.edits.replacing import replace_reads
 from mx_rec.edits.wiring import in_place_of, waits_between
 from mx_rec.stock.id_limits import (ASSERTION, BUCKETS, COPIED, CROSS, DEFAULT, ID_END, IdPaths,
                                     Limit, Reader)
@@ -23,77 +24,62 @@ def lift(graph: tf.Graph, nodes: Nodes, readers: Iterable[Reader],
     """
     paths = IdPaths(nodes, readers)
     for limit in sorted(set(limits)):
-        _Lift(graph, paths).apply(limit)
+        _lift(graph.get_operation_by_name(limit.node), limit, paths)
 
 
-class _Lift:
-    """Lifts one limit.
+def _lift(op: tf.Operation, limit: Limit, paths: IdPaths) -> None:
+    """Puts an op without a limit beside the one that has it, for lookups."""
+    made = _made(op, limit)
+    _redirect(op.outputs[limit.output], made.outputs[limit.output], paths)
+    if op.outputs[limit.output].consumers() or len(op.outputs) == 1:
+        return
+    # Nothing takes the ids any more: what reads other outputs, reads those of the new op, so that
+    # the old one does not run.
+    replace_reads(op.outputs, made.outputs)
 
-    Args:
-        graph: The graph.
-        paths: The ways of ids.
-    """
 
-    def __init__(self, graph: tf.Graph, paths: IdPaths) -> None:
-        self._graph = graph
-        self._paths = paths
+def _made(op: tf.Operation, limit: Limit) -> tf.Operation:
+    """Makes the op without a limit."""
+    if limit.kind in (BUCKETS, CROSS):
+        return _copy(op, list(op.inputs), {"num_buckets": attr_value_pb2.AttrValue(i=ID_END)})
+    if limit.kind == DEFAULT:
+        # where(ids < 0 or ids >= size, default, ids) without its second half.
+        negative = op.inputs[0].op.inputs[0]
+        return _copy(op, [negative] + list(op.inputs[1:]), {},
+                     waits=waits_between([op.inputs[0]], [negative]))
+    if limit.kind == ASSERTION:
+        return _copy(op, list(op.inputs), {}, limit.gone)
+    # Negative ids come out as ids that are not, and no two become one.
+    with in_place_of(op, waits_between(op.inputs[1:], ()), scope=op.name + "/unlimited"):
+        end = tf.constant(op.inputs[0].dtype.max, op.inputs[0].dtype, name="end")
+    return _copy(op, [op.inputs[0], end], {})
 
-    def apply(self, limit: Limit) -> None:
-        """Puts an op without a limit beside the one that has it, for lookups."""
-        op = self._graph.get_operation_by_name(limit.node)
-        made = self._made(op, limit)
-        self._redirect(op.outputs[limit.output], made.outputs[limit.output])
-        if op.outputs[limit.output].consumers() or len(op.outputs) == 1:
-            return
-        # Nothing takes the ids any more: what reads other outputs, reads those of the new op, so
-        # that the old one does not run.
-        for position, output in enumerate(op.outputs):
-            for consumer in output.consumers():
-                _replace(consumer, output, made.outputs[position])
 
-    def _made(self, op: tf.Operation, limit: Limit) -> tf.Operation:
-        """Makes the op without a limit."""
-        if limit.kind in (BUCKETS, CROSS):
-            return _copy(op, list(op.inputs), {"num_buckets": attr_value_pb2.AttrValue(i=ID_END)})
-        if limit.kind == DEFAULT:
-            # where(ids < 0 or ids >= size, default, ids) without its second half.
-            negative = op.inputs[0].op.inputs[0]
-            return _copy(op, [negative] + list(op.inputs[1:]), {},
-                         waits=waits_between([op.inputs[0]], [negative]))
-        if limit.kind == ASSERTION:
-            return _copy(op, list(op.inputs), {}, limit.gone)
-        # Negative ids come out as ids that are not, and no two become one.
-        with in_place_of(op, waits_between(op.inputs[1:], ()), scope=op.name + "/unlimited"):
-            end = tf.constant(op.inputs[0].dtype.max, op.inputs[0].dtype, name="end")
-        return _copy(op, [op.inputs[0], end], {})
+def _redirect(old: tf.Tensor, new: tf.Tensor, paths: IdPaths) -> None:
+    """Gives ids without limits to the lookups that take those of a tensor."""
+    for consumer in list(dict.fromkeys(old.consumers())):
+        for position, tensor in enumerate(consumer.inputs):
+            if tensor is old:
+                _redirect_one(consumer, position, new, paths)
+    # A run that feeds the old ids would not reach the lookups.
+    old.graph.prevent_feeding(old)
 
-    def _redirect(self, old: tf.Tensor, new: tf.Tensor) -> None:
-        """Gives ids without limits to the lookups that take those of a tensor."""
-        for consumer in list(dict.fromkeys(old.consumers())):
-            for position, tensor in enumerate(consumer.inputs):
-                if tensor is old:
-                    self._redirect_one(consumer, position, new)
-        # A run that feeds the old ids would not reach the lookups.
-        self._graph.prevent_feeding(old)
 
-    def _redirect_one(self, consumer: tf.Operation, position: int, new: tf.Tensor) -> None:
-        paths, name = self._paths, consumer.name
-        if paths.takes(name, position):
-            consumer._update_input(position, new)  # pylint: disable=protected-access
-            return
-        further = paths.passes(name, position)
-        if further is None or not paths.reaches(further):
-            return
-        if paths.is_alone(further):
-            consumer._update_input(position, new)  # pylint: disable=protected-access
-            return
-        if consumer.type not in COPIED:
-            raise RuntimeError("{} ({}) takes ids with and without limits, which the plan should "
-                               "not have allowed.".format(name, consumer.type))
-        inputs = list(consumer.inputs)
-        inputs[position] = new
-        made = _copy(consumer, inputs, {})
-        self._redirect(consumer.outputs[further[1]], made.outputs[further[1]])
+def _redirect_one(consumer: tf.Operation, position: int, new: tf.Tensor, paths: IdPaths) -> None:
+    further = paths.passes(consumer.name, position)
+    if paths.takes(consumer.name, position) or (
+            further is not None and paths.reaches(further) and paths.is_alone(further)):
+        consumer._update_input(position, new)  # pylint: disable=protected-access
+        return
+    if further is None or not paths.reaches(further):
+        return
+    if consumer.type not in COPIED:
+        raise RuntimeError("{} ({}) takes ids with and without limits, which the plan should not "
+                           "have allowed.".format(consumer.name, consumer.type))
+    inputs = list(consumer.inputs)
+    inputs[position] = new
+    made = _copy(consumer, inputs, {})
+    _redirect(consumer.outputs[further[1]], made.outputs[further[1]], paths)
 
 
 def _copy(op: tf.Operation, inputs: List[tf.Tensor], attributes: Dict[str, Any],
@@ -112,9 +98,3 @@ def _copy(op: tf.Operation, inputs: List[tf.Tensor], attributes: Dict[str, Any],
     for old, new in zip(op.outputs, made.outputs):
         new.set_shape(old.shape)
     return made
-
-
-def _replace(consumer: tf.Operation, old: tf.Tensor, new: tf.Tensor) -> None:
-    for position, tensor in enumerate(consumer.inputs):
-        if tensor is old:
-            consumer._update_input(position, new)  # pylint: disable=protected-access

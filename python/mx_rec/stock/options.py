@@ -4,12 +4,11 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mx_rec.constants.constants import (DEFAULT_EVICT_TIME_INTERVAL, MAX_INT32,
-                                          MAX_SKETCH_BYTES, MAX_VOCABULARY_SIZE,
-                                          MIN_SKETCH_BYTES)
-from mx_rec.core.rows import (FLOAT32, ROUNDINGS, ROW_DTYPES, SLOT_DTYPES, check_slot_dtype,
-                               name_of_dtype)
+                                        MAX_VOCABULARY_SIZE)
+from mx_rec.core.rows import (FLOAT32, ROUNDINGS, ROW_DTYPES, SLOT_DTYPES, check_sketch,
+                              check_slot_dtype, name_of_dtype)
 from mx_rec.state.feature_spec import normal_thresholds
-from mx_rec.validator.validator import Bool, Int, is_int
+from mx_rec.validator.validator import Bool, Int
 
 # Below so many rows a variable is no larger than what a table has beside its rows.
 LEAST_ROWS = 10000
@@ -155,21 +154,10 @@ def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -
 def _check_admission(options: StockTables) -> None:
     """Checks the settings of admission and eviction."""
     for name in ("access_threshold", "eviction_threshold"):
-        value = getattr(options, name)
-        if isinstance(value, dict):
-            _expressions(name + "' of 'stock_tables", list(value))
-        for number in value.values() if isinstance(value, dict) else [value]:
+        for number in _each(name, getattr(options, name)):
             Int(-1, MAX_INT32, optional=True)(name, number)
-    sketch = options.admission_sketch_bytes
-    if isinstance(sketch, dict):
-        _expressions("admission_sketch_bytes' of 'stock_tables", list(sketch))
-    for size in sketch.values() if isinstance(sketch, dict) else [sketch]:
-        if size is not None and (not is_int(size) or (
-                size != 0 and not MIN_SKETCH_BYTES <= size <= MAX_SKETCH_BYTES)):
-            raise ValueError(
-                "'admission_sketch_bytes' of stock_tables should be 0, for exact counters, or an "
-                "int between {} and {}, but is {!r}".format(
-                    MIN_SKETCH_BYTES, MAX_SKETCH_BYTES, size))
+    for size in _each("admission_sketch_bytes", options.admission_sketch_bytes):
+        check_sketch("stock_tables", 0 if size is None else size)
     if not isinstance(options.access_threshold, dict) \
             and not isinstance(options.eviction_threshold, dict):
         normal_thresholds(options.access_threshold, options.eviction_threshold)
@@ -190,10 +178,16 @@ def _dtypes(argument: str, value: Any, known: Sequence[str]) -> _RowDtype:
         return None if one is None else name_of_dtype(
             "{!r} of stock_tables".format(argument), one, known)
 
+    names = [name(one) for one in _each(argument, value)]
+    return dict(zip(value, names)) if isinstance(value, dict) else names[0]
+
+
+def _each(argument: str, value: Any) -> List[Any]:
+    """Returns all that a setting is which may be by regular expressions."""
     if not isinstance(value, dict):
-        return name(value)
+        return [value]
     _expressions(argument + "' of 'stock_tables", list(value))
-    return {regex: name(one) for regex, one in value.items()}
+    return list(value.values())
 
 
 def _expressions(argument: str, value: Any) -> List[str]:

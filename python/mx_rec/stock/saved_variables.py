@@ -10,8 +10,7 @@ from typing import Any, Callable, Dict, List, Sequence
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.checkpoint.chains import VARIABLES, chain_of, read_manifest
-from mx_rec.checkpoint.parts import directories_of
+from mx_rec.checkpoint.chains import VARIABLES, read_manifest
 from mx_rec.checkpoint.remote import directory_of, local_copy
 from mx_rec.stock.admission import refused_rows
 from mx_rec.stock.checkpoints import initial_rows, saved_rows, written_for
@@ -113,8 +112,7 @@ def _value(checkpoint: str, parts: Sequence[Dict[str, Any]]) -> np.ndarray:
             if slot:
                 rows = slots.get(slot, np.full_like(rows, part["initial"]))
             else:
-                rows[np.all([refused_rows(path, end) for path in directories_of(
-                    chain_of(directory)[-1], part["table"])], axis=0)] = 0
+                rows[refused_rows(directory, part["table"], end)] = 0
             value[part["first"]:part["first"] + part["rows"]] = rows[part["key"]:end]
     return value.reshape(whole)
 

@@ -154,14 +154,14 @@ def form_of(op_type: str) -> Optional[Form]:
     return _FORMS.get(op_type)
 
 
-def step_of(nodes: Nodes, node: Any) -> Step:
-    """Returns the step that an op of a known form is.
+def step_of(nodes: Nodes, node: Any, form: Form) -> Step:
+    """Returns the step that an op is.
 
     Args:
         nodes: The graph.
-        node: An op whose type has a form.
+        node: The op.
+        form: Its form.
     """
-    form = _FORMS[node.op]
     inputs = nodes.inputs[node.name]
     slots = optimizer_named(form.kind).slot_names
     return Step(

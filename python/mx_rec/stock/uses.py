@@ -202,7 +202,8 @@ class Uses:
     def steps(self) -> List[forms.Step]:
         """Returns the updates."""
         found = [one.step for one in self.adam] + list(self.dense.steps)
-        return found + [forms.step_of(self.nodes, update) for update, _ in self.updates]
+        return found + [forms.step_of(self.nodes, update, forms.form_of(update.op))
+                        for update, _ in self.updates]
 
     def _restores(self, assign: Any) -> Any:
         """Returns the op by which an assignment's value comes out of a checkpoint, or None."""

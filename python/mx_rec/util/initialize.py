@@ -133,7 +133,7 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
     _report_keywords(kwargs, bind_cpu, use_lccl)
     Settings.set_instance(ConfigInitializer(
         max_steps=max_steps, train_steps=train_steps, eval_steps=eval_steps,
-        save_steps=save_steps, if_load=if_load, use_dynamic=use_dynamic,
+        save_steps=save_steps, if_load=if_load, use_static=not use_dynamic,
         use_dynamic_expansion=use_dynamic_expansion, bind_cpu=bind_cpu, use_lccl=use_lccl,
         is_incremental_checkpoint=is_incremental_checkpoint,
         save_checkpoint_due_time=save_checkpoint_due_time,
@@ -190,6 +190,8 @@ def _report_keywords(kwargs: Dict[str, Any], bind_cpu: bool, use_lccl: bool) -> 
 
 
 # Free functions of older releases ------------------------------------------------------------
+
+_config = ConfigInitializer.get_instance
 
 
 def get_initializer(is_training: bool) -> Optional[tf.Operation]:
@@ -278,10 +280,6 @@ def export_feature_spec() -> Dict[str, Any]:
 def insert_merged_multi_lookup(is_training: bool, value: bool = True) -> None:
     """Marks the lookups of a mode as merged."""
     _config().train_params_config.set_merged_multi_lookup(is_training, value)
-
-
-def _config() -> ConfigInitializer:
-    return ConfigInitializer.get_instance()
 
 
 __all__ = [

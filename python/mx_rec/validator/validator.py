@@ -7,12 +7,9 @@ stored is an int or a float. A bool, of either, is no number.
 import functools
 import inspect
 import numbers
-import re
 from typing import Any, Callable, Optional, Sequence, TypeVar
 
 import numpy as np
-
-NAME_PATTERN = r"^[0-9A-Za-z_.]+$"
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -120,25 +117,21 @@ class Bool(Check):
 
 
 class Text(Check):
-    """A str with a bounded length and, where given, a pattern that it must match."""
+    """A str with a bounded length."""
 
-    def __init__(self, least: int = 0, most: Optional[int] = None, pattern: Optional[str] = None,
-                 optional: bool = False) -> None:
+    def __init__(self, least: int, most: int, optional: bool = False) -> None:
         super().__init__(optional)
         self.least = least
         self.most = most
-        self.pattern = pattern
 
     def check(self, name: str, value: Any) -> None:
-        """Checks type, length and pattern."""
+        """Checks type and length."""
         if not isinstance(value, str):
             raise ValueError("type of '{}' is not str: it is {!r}".format(name, value))
         if len(value) < self.least:
             raise ValueError("'{}' length is less than {}".format(name, self.least))
-        if self.most is not None and len(value) > self.most:
+        if len(value) > self.most:
             raise ValueError("'{}' length is bigger than {}".format(name, self.most))
-        if self.pattern is not None and not re.match(self.pattern, value):
-            raise ValueError("'{}' should match {}, but is {!r}".format(name, self.pattern, value))
 
 
 class Type(Check):
