@@ -93,6 +93,39 @@ def test_synchronous_training_with_two_workers_is_that_of_one_process_with_both_
             assert one == pytest.approx(other, rel=2e-4, abs=2e-5)
 
 
+def test_a_gradient_that_comes_before_an_update_waits_no_more_is_averaged_with_the_others():
+    """With a backup worker an update of two workers may find three gradients: their sum was divided by two."""
+    code = """
+import threading, time
+from tensorflow.python.ops import resources
+from mx_rec.optimizers.gradient_descent import create_hash_optimizer
+with tf.device(device):
+    step = tf.compat.v1.train.get_or_create_global_step()
+    ids = tf.compat.v1.placeholder(tf.int64, [None])
+    items = create_table(tf.int64, 2, "items", tf.compat.v1.zeros_initializer(), device_vocabulary_size=100)
+    loss = -tf.reduce_sum(sparse_lookup(items, ids, modify_graph=True))
+    optimizer = tf.compat.v1.train.SyncReplicasOptimizer(create_hash_optimizer(1.0), 2, 3)
+    train = optimizer.minimize(loss, step, var_list=[items.variable])
+    found = sparse_lookup(items, tf.range(4, dtype=tf.int64), is_train=False, modify_graph=True)
+    counts = [accumulator.num_accumulated() for accumulator, _ in optimizer._accumulator_list]
+    update, = optimizer.get_chief_queue_runner().enqueue_ops
+with tf.compat.v1.Session(target, config=config) as sess:
+    sess.run([tf.compat.v1.global_variables_initializer(), [one.create for one in resources.shared_resources()]])
+    sess.run(optimizer.chief_init_op)
+    workers = [threading.Thread(target=sess.run, args=(train, {ids: keys})) for keys in ([1, 1, 2], [3], [1, 2, 2, 2])]
+    for worker in workers:
+        worker.start()
+    while sess.run(counts) != [3]:
+        time.sleep(0.01)
+    sess.run(update)
+    for worker in workers:
+        worker.join()
+    print(json.dumps(sess.run(found)[:, 0].tolist()))
+"""
+    with Job(code, ps=1) as job:
+        assert json.loads(job.worker(seconds=60)) == pytest.approx([0, 3 / 3, 4 / 3, 1 / 3])
+
+
 @pytest.mark.long
 def test_a_second_job_on_living_servers_begins_afresh_also_with_another_configuration():
     alone = trained(run_alone(RUN))

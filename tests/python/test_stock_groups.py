@@ -113,6 +113,9 @@ def test_an_id_that_one_of_several_variables_has_not_is_refused_by_its_name_befo
         session.run(train, given)
         before = session.run(made)
         assert types_of(train)["MxRecCheckedIds of many"] == 1
+        # Each run needs this op or those of before, and would ignore what the other is fed.
+        checks = [op for op in train.graph.get_operations() if op.type == "MxRecCheckedIds"]
+        assert len(checks) == 4 and not any(train.graph.is_feedable(of) for op in checks for of in op.outputs)
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[1\] = %d is not in \[0, 7\).*of=w1" % wrong):
             session.run(train, {**given, ids[1]: [0, wrong]})
         for one, other in zip(session.run(made), before):

@@ -2,11 +2,12 @@
 
 TensorFlow averages a sparse gradient over those workers that have one for the index, so that a key
 in the batch of one of two workers would get twice the update that one process with both batches
-gives it. Gradients of tables are divided by the number of workers first, and then summed.
+gives it. Gradients of tables are summed, and then divided by how many they are: with backup
+workers these may be more than the update waits for.
 """
 
 import threading
-from typing import Any, Callable, List, Set, Tuple
+from typing import Any, Callable, List, Optional, Set, Tuple
 
 import tensorflow as tf
 
@@ -14,10 +15,37 @@ from mx_rec.state.table_variable import CLUSTER_TABLE_OP, is_table_variable
 from mx_rec.tensorflow.names import sync_replicas
 
 _lock = threading.Lock()
+# No gradient has it: tables have no row for it.
+_PADDING = -1
 
 
-class _Summing:
-    """TensorFlow's data_flow_ops, whose accumulators of some names sum.
+class _MeanOfAll(tf.compat.v1.SparseConditionalAccumulator):
+    """Gives the sum of the gradients that it has, divided by their number.
+
+    Each gradient comes with ones for the padding key, which add up to that number.
+    """
+
+    def apply_indexed_slices_grad(self, grad: tf.IndexedSlices, local_step: Any = 0,
+                                  name: Optional[str] = None) -> tf.Operation:
+        """Adds a gradient, with the arguments of TensorFlow's method."""
+        ones = tf.ones([1, grad.values.shape[1]], grad.values.dtype)
+        padding = tf.constant([_PADDING], grad.indices.dtype)
+        counted = tf.IndexedSlices(tf.concat([grad.values, ones], 0),
+                                   tf.concat([grad.indices, padding], 0), grad.dense_shape)
+        return super().apply_indexed_slices_grad(counted, local_step, name)
+
+    def take_indexed_slices_grad(self, num_required: Any,
+                                 name: Optional[str] = None) -> tf.IndexedSlices:
+        """Takes the mean, with the arguments of TensorFlow's method."""
+        taken = super().take_indexed_slices_grad(num_required, name)
+        is_count = tf.cast(tf.equal(taken.indices, _PADDING), tf.int32)
+        sums, ones = tf.dynamic_partition(taken.values, is_count, 2)
+        keys, _ = tf.dynamic_partition(taken.indices, is_count, 2)
+        return tf.IndexedSlices(sums / tf.reduce_sum(ones, 0), keys, taken.dense_shape)
+
+
+class _Counting:
+    """TensorFlow's data_flow_ops, with other accumulators for some names.
 
     Args:
         module: TensorFlow's own.
@@ -34,27 +62,22 @@ class _Summing:
         """Makes an accumulator. The name is TensorFlow's."""
         # pylint: disable=invalid-name
         if str(kwargs.get("shared_name")).startswith(self._names):
-            kwargs["reduction_type"] = "SUM"
+            return _MeanOfAll(*args, reduction_type="SUM", **kwargs)
         return self._module.SparseConditionalAccumulator(*args, **kwargs)
 
 
 def patched_sync_apply(stock: Callable[..., Any], self: Any, grads_and_vars: Any, *args: Any,
                        **kwargs: Any) -> Any:
-    """SyncReplicasOptimizer.apply_gradients, which sums the gradients of tables."""
-    pairs = []  # type: List[Tuple[Any, Any]]
-    names = set()  # type: Set[str]
-    for grad, variable in grads_and_vars:
-        if is_table_variable(variable) and variable.op.type == CLUSTER_TABLE_OP \
-                and isinstance(grad, tf.IndexedSlices):
-            names.add(variable.name + "/")
-            workers = self._replicas_to_aggregate  # pylint: disable=protected-access
-            grad = tf.IndexedSlices(grad.values / workers, grad.indices, grad.dense_shape)
-        pairs.append((grad, variable))
+    """SyncReplicasOptimizer.apply_gradients, which averages the gradients of tables itself."""
+    pairs = list(grads_and_vars)  # type: List[Tuple[Any, Any]]
+    names = {variable.name + "/" for grad, variable in pairs
+             if is_table_variable(variable) and variable.op.type == CLUSTER_TABLE_OP
+             and isinstance(grad, tf.IndexedSlices)}  # type: Set[str]
     if not names:
         return stock(self, pairs, *args, **kwargs)
     with _lock:
         made = sync_replicas.data_flow_ops
-        sync_replicas.data_flow_ops = _Summing(made, tuple(names))
+        sync_replicas.data_flow_ops = _Counting(made, tuple(names))
         try:
             return stock(self, pairs, *args, **kwargs)
         finally:

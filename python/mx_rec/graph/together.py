@@ -8,7 +8,8 @@ from typing import Any, Dict, Iterable, List, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.edits.replacing import FUSED_ATTRIBUTE, in_place_of, replace_each, replace_ops
+from mx_rec.edits.replacing import (FUSED_ATTRIBUTE, forbid_feeding, in_place_of, replace_each,
+                                    replace_ops)
 from mx_rec.ops import library
 from mx_rec.ops.lookups import (CHECKED_IDS, FIND, ID_OFFSET, READ, SPARSE_BAGS, Resolved,
                                 checked_ids, find_rows, is_claim, mark_group, mark_movable,
@@ -145,6 +146,9 @@ def _checked_together(ids: Sequence[tf.Tensor]) -> List[tf.Tensor]:
         return list(ids)
     made = checked_ids([tensor for lists in given for tensor in lists["ids"]],
                        np.concatenate(rows), [name.tobytes().decode("utf-8") for name in names])
+    # A run needs one of them or the other, and would ignore what that one is fed.
+    for op in [made[0].op] + checks:
+        forbid_feeding(op, range(len(op.outputs)))
     new = dict(zip([output.name for op in checks for output in op.outputs], made))
     return [new.get(one.name, one) for one in ids]
 
