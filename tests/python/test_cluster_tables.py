@@ -112,7 +112,7 @@ with tf.device(device):
 with tf.compat.v1.Session(target, config=config) as sess:
     sess.run([tf.compat.v1.global_variables_initializer(), [one.create for one in resources.shared_resources()]])
     sess.run(optimizer.chief_init_op)
-    workers = [threading.Thread(target=sess.run, args=(train, {ids: keys})) for keys in ([1, 1, 2], [3], [1, 2, 2, 2])]
+    workers = [threading.Thread(target=sess.run, args=(train, {ids: keys})) for keys in ([-1, 1, 1, 2, -1], [3], [1, 2, 2, -1, 2])]
     for worker in workers:
         worker.start()
     while sess.run(counts) != [3]:
