@@ -10,14 +10,16 @@ CHUNK = 65536
 class Held:
     """An array that lives in the graph as a variable, so that no repetition pays for feeding it.
 
-    Batches are picked with `held.value[number]`: a view of the variable, not a copy.
+    Batches are picked with `held.value[number]`: a view of the variable, not a copy. It is a
+    resource variable: memory of one of the old kind is copied on its way into our ops, since an
+    assignment writes into it, which ids that are fed or come from a pipeline are spared.
     """
 
     def __init__(self, array, name):
         self._array = array
         self._fed = tf.compat.v1.placeholder(array.dtype, array.shape)
         self.value = tf.Variable(
-            tf.zeros(array.shape, array.dtype), trainable=False, name=name, use_resource=False
+            tf.zeros(array.shape, array.dtype), trainable=False, name=name, use_resource=True
         )
         self._assign = tf.compat.v1.assign(self.value, self._fed).op
 
