@@ -1,13 +1,12 @@
 //! The items of one call, in a list for each of its threads.
 
-use super::{ranges, Parts};
 use crate::Error;
 use std::vec::IntoIter;
 
 /// Items that nobody has begun, and the failure of the first that failed.
 pub(super) struct Lists<T> {
     /// Each with the items' numbers, which rise from list to list.
-    lists: Parts<IntoIter<(usize, T)>>,
+    lists: Vec<IntoIter<(usize, T)>>,
     failed: Option<(usize, Error)>,
 }
 
@@ -22,19 +21,6 @@ impl<T> Lists<T> {
                 .map(numbered)
                 .map(Vec::into_iter)
                 .collect(),
-            failed: None,
-        }
-    }
-
-    /// Items in their order, as many in each of `count` lists.
-    pub(super) fn cut(items: impl ExactSizeIterator<Item = T>, count: usize) -> Lists<T> {
-        let lists = ranges(items.len(), count);
-        let mut items = items.enumerate();
-        let list = |numbers: std::ops::Range<usize>| -> Vec<(usize, T)> {
-            items.by_ref().take(numbers.len()).collect()
-        };
-        Lists {
-            lists: lists.into_iter().map(list).map(Vec::into_iter).collect(),
             failed: None,
         }
     }
@@ -96,20 +82,13 @@ mod tests {
         assert_eq!(taken(lists(), &[0, 0, 0, 0, 0, 0]), "abedc-");
         // Which list a processor has is the same in each call.
         assert_eq!(taken(lists(), &[7, 4, 7]), "cad");
-        assert_eq!(
-            taken(
-                Lists::cut("abcde".chars().collect::<Vec<_>>().into_iter(), 2),
-                &[1, 0, 1, 0]
-            ),
-            "daeb"
-        );
         assert_eq!(taken(Lists::new(Vec::new()), &[0]), "-");
         assert_eq!(taken(Lists::new(vec![vec![], vec!['a']]), &[0, 0]), "a-");
     }
 
     #[test]
     fn nothing_after_a_failure_is_left_and_the_first_failure_counts() {
-        let mut lists = Lists::cut(vec!['a', 'b', 'c', 'd', 'e', 'f'].into_iter(), 3);
+        let mut lists = Lists::new(vec![vec!['a', 'b'], vec!['c', 'd'], vec!['e', 'f']]);
         assert_eq!(lists.next(1).unwrap(), (2, 'c'));
         assert_eq!(lists.next(0).unwrap(), (0, 'a'));
         assert_eq!(lists.fail(2, Error::invalid("later")), ['d', 'f', 'e']);

@@ -132,8 +132,10 @@ impl Pool {
         if self.threads == 1 || work.len() <= 1 {
             return work.try_for_each(f);
         }
-        let lists = self.threads.min(work.len());
-        self.work_on(Lists::cut(work, lists), f)
+        let lists = ranges(work.len(), self.threads.min(work.len()));
+        let list = |numbers: Range<usize>| work.by_ref().take(numbers.len()).collect();
+        let lists = lists.into_iter().map(list).collect();
+        self.try_each_of(lists, f)
     }
 
     /// [`Pool::try_each`] of items that have been dealt to lists, at most one for each thread: the
@@ -147,13 +149,10 @@ impl Pool {
         lists: Vec<Vec<T>>,
         f: impl Fn(T) -> Result<()> + Sync,
     ) -> Result<()> {
-        match self.threads {
-            1 => lists.into_iter().flatten().try_for_each(f),
-            _ => self.work_on(Lists::new(lists), f),
+        if self.threads == 1 {
+            return lists.into_iter().flatten().try_for_each(f);
         }
-    }
-
-    fn work_on<T: Send>(&self, lists: Lists<T>, f: impl Fn(T) -> Result<()> + Sync) -> Result<()> {
+        let lists = Lists::new(lists);
         let wanted = self.threads.min(lists.len()).saturating_sub(1);
         let lists = Mutex::new(lists);
         let run = || {

@@ -246,9 +246,9 @@ fn columns_of<'o>(out: &'o mut [f32], lists: &[Vec<Strip<'_>>]) -> Vec<Vec<&'o m
     columns
 }
 
-/// Fills the rows of a concatenation that belong to the ids of `range`, as far as they are those of
-/// some lookups, in blocks of `block` ids (at most [`MOST_AHEAD`]): one table after the other, while
-/// the rows of the next one are on their way.
+/// Fills what some lookups have of the rows of a concatenation, those of the ids of `range`, in
+/// blocks of `block` ids (at most [`MOST_AHEAD`]): one table after the other, while the rows of the
+/// next one are on their way.
 fn fill_side_by_side(
     strips: &[Strip<'_>],
     range: Range<usize>,
