@@ -3,31 +3,51 @@
 use crate::Error;
 use std::vec::IntoIter;
 
-/// Items that nobody has begun, and the failure of the first that failed.
+/// Items that nobody has begun, and the failure of the first that failed. Items are numbered list
+/// after list.
 pub(super) struct Lists<T> {
-    /// Each with the items' numbers, which rise from list to list.
-    lists: Vec<IntoIter<(usize, T)>>,
+    lists: Vec<List<T>>,
     failed: Option<(usize, Error)>,
 }
 
+/// What is left of a list.
+struct List<T> {
+    items: IntoIter<T>,
+    /// The number of the first.
+    first: usize,
+}
+
+impl<T> List<T> {
+    fn next(&mut self) -> Option<(usize, T)> {
+        let item = self.items.next()?;
+        self.first += 1;
+        Some((self.first - 1, item))
+    }
+
+    fn next_back(&mut self) -> Option<(usize, T)> {
+        let item = self.items.next_back()?;
+        Some((self.first + self.items.len(), item))
+    }
+}
+
 impl<T> Lists<T> {
-    /// Items that are numbered list after list.
     pub(super) fn new(lists: Vec<Vec<T>>) -> Lists<T> {
-        let mut numbers = 0..;
-        let numbered = |list: Vec<T>| -> Vec<(usize, T)> { numbers.by_ref().zip(list).collect() };
+        let mut end = 0;
+        let list = |items: Vec<T>| {
+            let first = end;
+            end += items.len();
+            let items = items.into_iter();
+            List { items, first }
+        };
         Lists {
-            lists: lists
-                .into_iter()
-                .map(numbered)
-                .map(Vec::into_iter)
-                .collect(),
+            lists: lists.into_iter().map(list).collect(),
             failed: None,
         }
     }
 
     /// Items.
     pub(super) fn len(&self) -> usize {
-        self.lists.iter().map(IntoIter::len).sum()
+        self.lists.iter().map(|one| one.items.len()).sum()
     }
 
     /// The next item of a thread on the processor of this number: the first of its own list or, if
@@ -37,10 +57,8 @@ impl<T> Lists<T> {
         if let Some(item) = self.lists.get_mut(own)?.next() {
             return Some(item);
         }
-        self.lists
-            .iter_mut()
-            .max_by_key(|one| one.len())?
-            .next_back()
+        let longest = self.lists.iter_mut().max_by_key(|one| one.items.len())?;
+        longest.next_back()
     }
 
     /// Notes that an item failed, unless one before it did. Returns the items after it: they are
@@ -51,8 +69,11 @@ impl<T> Lists<T> {
         }
         let mut later = Vec::new();
         for list in &mut self.lists {
-            while list.as_slice().last().is_some_and(|&(last, _)| last > at) {
-                later.extend(list.next_back().map(|(_, item)| item));
+            while list.first + list.items.len() > at + 1 {
+                let Some((_, item)) = list.next_back() else {
+                    break;
+                };
+                later.push(item);
             }
         }
         later

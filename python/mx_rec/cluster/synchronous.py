@@ -11,25 +11,25 @@ from typing import Any, Callable, List, Optional, Set, Tuple
 
 import tensorflow as tf
 
+from mx_rec.constants.constants import PADDING_KEY
 from mx_rec.state.table_variable import CLUSTER_TABLE_OP, is_table_variable
 from mx_rec.tensorflow.names import sync_replicas
 
 _lock = threading.Lock()
-# No gradient has it: tables have no row for it.
-_PADDING = -1
 
 
 class _MeanOfAll(tf.compat.v1.SparseConditionalAccumulator):
     """Gives the sum of the gradients that it has, divided by their number.
 
-    Each gradient comes with ones for the padding key, which add up to that number.
+    Each gradient comes with ones for the padding key, for which tables have no row and no gradient.
+    They add up to that number.
     """
 
     def apply_indexed_slices_grad(self, grad: tf.IndexedSlices, local_step: Any = 0,
                                   name: Optional[str] = None) -> tf.Operation:
         """Adds a gradient, with the arguments of TensorFlow's method."""
         ones = tf.ones([1, grad.values.shape[1]], grad.values.dtype)
-        padding = tf.constant([_PADDING], grad.indices.dtype)
+        padding = tf.constant([PADDING_KEY], grad.indices.dtype)
         counted = tf.IndexedSlices(tf.concat([grad.values, ones], 0),
                                    tf.concat([grad.indices, padding], 0), grad.dense_shape)
         return super().apply_indexed_slices_grad(counted, local_step, name)
@@ -38,7 +38,7 @@ class _MeanOfAll(tf.compat.v1.SparseConditionalAccumulator):
                                  name: Optional[str] = None) -> tf.IndexedSlices:
         """Takes the mean, with the arguments of TensorFlow's method."""
         taken = super().take_indexed_slices_grad(num_required, name)
-        is_count = tf.cast(tf.equal(taken.indices, _PADDING), tf.int32)
+        is_count = tf.cast(tf.equal(taken.indices, PADDING_KEY), tf.int32)
         sums, ones = tf.dynamic_partition(taken.values, is_count, 2)
         keys, _ = tf.dynamic_partition(taken.indices, is_count, 2)
         return tf.IndexedSlices(sums / tf.reduce_sum(ones, 0), keys, taken.dense_shape)

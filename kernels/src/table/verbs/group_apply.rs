@@ -228,32 +228,34 @@ impl<'t, 'g> Update<'t, 'g> {
 /// Sums, checks and updates; `updates` are in the order of their tables' addresses.
 fn update_all(
     pool: &Pool,
-    mut updates: Vec<Update<'_, '_>>,
+    updates: Vec<Update<'_, '_>>,
     optimizer: &dyn RowOptimizer,
 ) -> Result<u64> {
     for update in &updates {
         update.table.expect_numbers(update.offsets.len())?;
     }
-    let tables: Vec<&Table> = updates.iter().map(|one| one.table).collect();
     let is_only = updates.len() == 1;
     let mut _held = Held::new();
-    let mut contents: Vec<RwLockWriteGuard<'_, Content>> = match &updates[..] {
+    let contents: Vec<RwLockWriteGuard<'_, Content>> = match &updates[..] {
         [one] => vec![one.table.content_with(pool, &one.offsets, RwLock::write)?],
         _ => {
             for one in updates.iter().filter(|one| one.table.has_tier()) {
                 let offsets = std::iter::once(&one.offsets[..]);
                 _held.push(one.table.hold(pool, offsets)?);
             }
-            tables.iter().map(|table| table.content().write()).collect()
+            let tables = updates.iter().map(|one| one.table);
+            tables.map(|table| table.content().write()).collect()
         }
     };
-    let (failure, slots) = (Failure::default(), optimizer.slots());
-    let read = contents.iter().map(|content| &**content);
-    let mut all: Vec<(&mut Update<'_, '_>, &Content)> = updates.iter_mut().zip(read).collect();
+    // In the order of their members from here on.
+    let mut all: Vec<_> = updates.into_iter().zip(contents).collect();
     all.sort_by_key(|(one, _)| one.first);
+    let (failure, slots) = (Failure::default(), optimizer.slots());
     each(
         pool,
-        all,
+        all.iter_mut()
+            .map(|(one, content)| (one, &**content))
+            .collect(),
         |(one, _)| one.cost,
         |pool, (one, content)| {
             let done = one
@@ -264,20 +266,17 @@ fn update_all(
         },
     );
     failure.check()?;
-    let begun = tables.iter().zip(&mut contents).map(|(table, content)| {
-        let step = table.begin_step(pool, content, optimizer, &slots)?;
-        Ok((&mut **content, step))
+    let begun = all.iter_mut().map(|(one, content)| {
+        let step = one.table.begin_step(pool, content, optimizer, &slots)?;
+        Ok((one, &mut **content, step))
     });
     // No row has changed before all of them are ready.
-    let begun: Vec<(&mut Content, Step<'_>)> = begun.collect::<Result<_>>()?;
-    let mut all: Vec<_> = updates.iter_mut().zip(begun).collect();
-    all.sort_by_key(|(one, _)| one.first);
+    let begun: Vec<(&mut Update<'_, '_>, &mut Content, Step<'_>)> = begun.collect::<Result<_>>()?;
     each(
         pool,
-        all,
-        |(one, _)| one.cost,
-        |pool, (one, (content, step))| one.run(pool, content, &step),
+        begun,
+        |(one, _, _)| one.cost,
+        |pool, (one, content, step)| one.run(pool, content, &step),
     );
-    drop(contents);
-    Ok(updates.iter().map(|one| one.updated).sum())
+    Ok(all.iter().map(|(one, _)| one.updated).sum())
 }
