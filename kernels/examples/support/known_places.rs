@@ -15,8 +15,8 @@ const HUGE: usize = 2 << 20;
 /// Bytes of an index a key: what the engine's takes (P11).
 const INDEX_BYTES: usize = 18;
 
-/// Lines that are on their way at a time, as in the engine.
-const LINES_AHEAD: usize = 96;
+/// Rows that are on their way at a time.
+const AHEAD: usize = 64;
 
 /// The ids of a batch as places.
 pub(crate) struct Batch {
@@ -167,9 +167,8 @@ impl KnownPlaces {
             |range, _| {
                 let mut seen = 0.0;
                 let mut sum = vec![0.0_f32; this.dim];
-                let ahead = this.ahead(this.stride);
                 for at in range {
-                    if let Some(&later) = batch.first.get(at + ahead) {
+                    if let Some(&later) = batch.first.get(at + AHEAD) {
                         this.ask(batch, later as usize, index, this.stride);
                     }
                     let first = batch.first[at] as usize;
@@ -237,10 +236,9 @@ impl KnownPlaces {
         copy: impl Fn(&[f32], &mut [f32]),
     ) {
         let mut seen = 0.0;
-        let ahead = self.ahead(self.dim);
         for (at, out) in range.zip(out.chunks_exact_mut(self.dim)) {
-            if at + ahead < batch.rows.len() {
-                self.ask(batch, at + ahead, index, self.dim);
+            if at + AHEAD < batch.rows.len() {
+                self.ask(batch, at + AHEAD, index, self.dim);
             }
             if index {
                 seen += self.line(batch.lines[at]);
@@ -259,12 +257,11 @@ impl KnownPlaces {
         out: &mut [f32],
     ) {
         let mut seen = 0.0;
-        let ahead = self.ahead(DIM);
         for (number, out) in bags.zip(out.chunks_exact_mut(DIM)) {
             let mut sum = [0.0_f32; DIM];
             for at in number * bag..(number + 1) * bag {
-                if at + ahead < batch.rows.len() {
-                    self.ask(batch, at + ahead, index, DIM);
+                if at + AHEAD < batch.rows.len() {
+                    self.ask(batch, at + AHEAD, index, DIM);
                 }
                 if index {
                     seen += self.line(batch.lines[at]);
@@ -285,10 +282,6 @@ impl KnownPlaces {
 
     fn line(&self, line: u32) -> f32 {
         self.index.floats()[line as usize * LINE]
-    }
-
-    fn ahead(&self, floats: usize) -> usize {
-        (LINES_AHEAD / floats.div_ceil(LINE)).clamp(8, 64)
     }
 
     /// Starts to bring the row of an id into the cache, and its line of the index.
@@ -346,8 +339,8 @@ impl FreshPlaces {
                 for (at, row) in range.zip(rows.chunks_exact_mut(width)) {
                     if let Some((index, batch)) = &index {
                         let line = |at: usize| batch.lines[at] as usize * LINE;
-                        if at + 32 < batch.lines.len() {
-                            ask_for(index.get().wrapping_add(line(at + 32)));
+                        if at + AHEAD < batch.lines.len() {
+                            ask_for(index.get().wrapping_add(line(at + AHEAD)));
                         }
                         // SAFETY: the line lies in the index, which is borrowed exclusively for
                         // this call; a line that two ids share is written twice, with the same
@@ -466,14 +459,14 @@ fn prefetch(place: &f32) {
     ask_for(place);
 }
 
-/// Starts to bring the line of an address into the cache.
+/// Starts to bring the line of an address into the second cache.
 #[inline(always)]
 fn ask_for(address: *const f32) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch is a hint and faults at no address.
     unsafe {
-        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T1};
+        _mm_prefetch::<_MM_HINT_T1>(address.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;

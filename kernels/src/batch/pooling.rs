@@ -5,7 +5,7 @@ use super::columns::Columns;
 use super::max_norm::{dot, scale_down};
 use super::restore::{out_of_range, shapes};
 use super::sums::{with_sum, RowSum, WithSum};
-use crate::mem::{rows_ahead, MOST_AHEAD};
+use crate::mem::BLOCK;
 use crate::pool::{ranges, shares, split_mut};
 use crate::simd::{Level, Vectorized};
 use crate::{Error, Pool, Result};
@@ -14,24 +14,19 @@ use std::ops::Range;
 /// A part of a batch should add at least so many floats.
 const LEAST_FLOATS: usize = 1 << 15;
 
-/// Where the rows of the ids of a batch are. Ids are worked on in blocks of at most [`MOST_AHEAD`].
+/// Where the rows of the ids of a batch are. Ids are worked on in blocks of at most [`BLOCK`].
 pub(crate) trait RowSource {
     /// Where a row is.
-    type Place: Copy;
+    type Place: Copy + Default;
     /// Why an id has none.
     type Error;
-
-    /// The place of no row.
-    const NOWHERE: Self::Place;
 
     /// Called for every block one block before [`RowSource::find`], in order.
     fn early(&mut self, ids: Range<usize>);
 
-    /// Finds the rows of a block; `places` are as many as `ids`.
+    /// Finds the rows of a block, and starts to bring them into the cache; `places` are as many as
+    /// `ids`.
     fn find(&mut self, ids: Range<usize>, places: &mut [Self::Place]) -> Result<(), Self::Error>;
-
-    /// Starts to bring a row into the cache.
-    fn ask(&self, place: Self::Place);
 
     /// The row of an id, at least `dim` floats, which may be put into `scratch (dim)`; `None`
     /// stands for zeros.
@@ -127,18 +122,16 @@ impl<R: RowSource> PoolBags<'_, R> {
             out,
         } = self;
         let ids = bags.ids(&range);
-        let size = rows_ahead(dim);
-        let block = |start: usize| start.min(ids.end)..(start + size).min(ids.end);
+        let block = |start: usize| start.min(ids.end)..(start + BLOCK).min(ids.end);
         let mut scratch = vec![0.0; dim];
         let norm = bags.max_norm.map(|max_norm| max_norm.norm);
         let mut scaled = vec![0.0; norm.map_or(0, |_| dim)];
         // Of the block that is added and of the next one, in turns.
-        let mut places = [[R::NOWHERE; MOST_AHEAD]; 2];
-        rows.early(block(ids.start));
-        rows.early(block(ids.start + size));
+        let mut places = [[R::Place::default(); BLOCK]; 2];
         let first = block(ids.start);
+        rows.early(first.clone());
+        rows.early(block(first.end));
         rows.find(first.clone(), &mut places[0][..first.len()])?;
-        places[0].iter().for_each(|&place| rows.ask(place));
         let (mut turn, mut at) = (1, ids.start);
         // The block that is added.
         let mut added = at..at;
@@ -148,19 +141,14 @@ impl<R: RowSource> PoolBags<'_, R> {
             while at < end {
                 if at == added.end {
                     added = block(at);
-                    rows.early(block(at + 2 * size));
-                    let (next, coming) = (block(at + size), &mut places[turn]);
-                    let (coming, behind) = coming.split_at_mut(next.len());
-                    behind.fill(R::NOWHERE);
-                    rows.find(next, coming)?;
+                    rows.early(block(at + 2 * BLOCK));
+                    let next = block(added.end);
+                    rows.find(next.clone(), &mut places[turn][..next.len()])?;
                     turn = 1 - turn;
                 }
                 let stop = end.min(added.end);
-                let part = at - added.start..stop - added.start;
-                let of_part = places[turn][part.clone()].iter();
-                let coming = &places[1 - turn][part];
-                for (at, (&place, &coming)) in (at..stop).zip(of_part.zip(coming)) {
-                    rows.ask(coming);
+                let of_part = &places[turn][at - added.start..stop - added.start];
+                for (at, &place) in (at..stop).zip(of_part) {
                     let Some(row) = rows.row(at, place, &mut scratch) else {
                         continue;
                     };
@@ -204,13 +192,8 @@ impl RowSource for RestoredRows<'_> {
     type Place = i32;
     type Error = Error;
 
-    const NOWHERE: i32 = -1;
-
     #[inline(always)]
     fn early(&mut self, _: Range<usize>) {}
-
-    #[inline(always)]
-    fn ask(&self, _: i32) {}
 
     #[inline(always)]
     fn find(&mut self, ids: Range<usize>, places: &mut [i32]) -> Result<()> {

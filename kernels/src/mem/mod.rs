@@ -17,9 +17,7 @@ pub(crate) use bucket::{Bucket, NONE};
 pub(crate) use counter::Counter;
 pub(crate) use lines::Lines;
 pub(crate) use pages::{Pages, Zeroable};
-pub(crate) use prefetch::{
-    prefetch, prefetch_behind, prefetch_to_write, rows_ahead, rows_at_once, LINE, MOST_AHEAD,
-};
+pub(crate) use prefetch::{prefetch, prefetch_behind, BLOCK, LINE};
 pub(crate) use processes::{exchange, process_exists, ticks_per_second};
 pub(crate) use region::FreshPages;
 pub(crate) use slab::{OwnedRows, Slab};

@@ -1,7 +1,7 @@
 //! Rows of one width, numbered from 0, that never move and are written by several threads without
 //! overlap.
 
-use super::prefetch::{fetch, fetch_to_write, LINE};
+use super::prefetch::{fetch, LINE};
 use super::region::{FreshPages, Region, HUGE};
 use crate::Result;
 use std::marker::PhantomData;
@@ -212,7 +212,7 @@ impl Slab {
     #[inline(always)]
     pub(crate) fn prefetch(&self, row: u32, floats: usize) {
         if (row as usize) < self.rows {
-            each_line(self.address(row), floats, fetch);
+            fetch_lines(self.address(row), floats);
         }
     }
 
@@ -337,14 +337,14 @@ impl OwnedRows<'_> {
     #[inline(always)]
     pub(crate) fn prefetch(&self, row: u32) {
         if (row as usize) < self.slab.rows {
-            each_line(self.slab.address(row), self.slab.width, fetch_to_write);
+            fetch_lines(self.slab.address(row), self.slab.width);
         }
     }
 }
 
-/// Asks by `fetch` for the lines of `floats` floats from `start` on, up to what pays.
+/// Asks for the lines of `floats` floats from `start` on, up to what pays.
 #[inline(always)]
-fn each_line(start: *const f32, floats: usize, fetch: impl Fn(*const u8)) {
+fn fetch_lines(start: *const f32, floats: usize) {
     let bytes = (floats * size_of::<f32>()).min(AHEAD);
     let mut at = 0;
     while at < bytes {

@@ -16,18 +16,13 @@ impl<S: ReadRows> ReadRows for Decoded<'_, S> {
     const DECODES: bool = true;
 
     #[inline(always)]
-    fn words(floats: usize) -> usize {
-        floats.div_ceil(2)
-    }
-
-    #[inline(always)]
     fn row(&self, row: u32) -> Option<&[f32]> {
         self.rows.row(row)
     }
 
     #[inline(always)]
     fn prefetch(&self, row: u32, floats: usize) {
-        self.rows.prefetch(row, Self::words(floats));
+        self.rows.prefetch(row, floats.div_ceil(2));
     }
 
     #[inline(always)]

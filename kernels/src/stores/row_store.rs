@@ -15,12 +15,6 @@ pub(crate) trait ReadRows: Sync {
     /// Whether [`ReadRows::now`] always fills its scratch.
     const DECODES: bool = false;
 
-    /// Words that are read of a row for its first `floats` floats.
-    #[inline(always)]
-    fn words(floats: usize) -> usize {
-        floats
-    }
-
     /// The row `row`, or `None` past the end.
     ///
     /// # Panics

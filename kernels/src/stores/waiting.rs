@@ -3,7 +3,7 @@
 
 use super::{HalfRows, ReadRows};
 use crate::halves::{decode, Place};
-use crate::mem::{prefetch, prefetch_to_write};
+use crate::mem::prefetch;
 use crate::optim::{is_still, Decay, Missed, Steps};
 use crate::{Error, Kind, Result};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
@@ -163,14 +163,6 @@ impl Waiting {
     pub(crate) fn prefetch(&self, number: u32) {
         if let Some(last) = self.last.get(number as usize) {
             prefetch(last);
-        }
-    }
-
-    /// The same of a row that is going to be stepped.
-    #[inline(always)]
-    pub(crate) fn prefetch_to_write(&self, number: u32) {
-        if let Some(last) = self.last.get(number as usize) {
-            prefetch_to_write(last);
         }
     }
 

@@ -4,7 +4,7 @@ use crate::batch::by_key::ByKey;
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
 use crate::halves::Place;
-use crate::mem::{rows_ahead, rows_at_once, NONE};
+use crate::mem::{BLOCK, NONE};
 use crate::optim::{Room, StoredSlot};
 use crate::pool::{ranges, Parts};
 use crate::stores::{HalfRows, Part, RowPart, Waiting};
@@ -288,7 +288,6 @@ impl Table {
             slots.iter().map(|&slot| halves.slot(slot)).collect()
         });
         let waiting = content.waiting.as_deref();
-        let width = content.store.width();
         let parts = content.store.split(dealt.owners);
         pool.each(parts.into_iter().enumerate(), |(owner, part)| {
             let size = dealt.lists.iter().map(|lists| lists[owner].len()).sum();
@@ -301,7 +300,6 @@ impl Table {
                 dim: self.dim(),
                 halves,
                 slots: &slots,
-                width,
                 grads,
                 optimizer: *optimizer,
                 starts: &starts,
@@ -435,8 +433,6 @@ struct Job<'a, G> {
     halves: Option<&'a HalfRows>,
     /// The slots of such a table.
     slots: &'a [StoredSlot],
-    /// Words of a row.
-    width: usize,
     grads: &'a G,
     optimizer: &'a dyn RowOptimizer,
     starts: &'a [usize],
@@ -465,19 +461,14 @@ impl<G: Gradients> Job<'_, G> {
                 halves.prefetch(row);
             }
             if let Some(waiting) = self.waiting {
-                waiting.prefetch_to_write(row);
+                waiting.prefetch(row);
             }
         };
-        let (first, coming) = rows.split_at(rows_ahead(self.width).min(rows.len()));
+        let (first, coming) = rows.split_at(BLOCK.min(rows.len()));
         first.iter().for_each(|&row| prefetch(&part, row));
-        let at_once = rows_at_once(self.width);
-        let mut coming = coming.chunks(at_once);
-        // Counted down, since a row may take no longer than a division.
-        let mut until_next = 1;
+        let mut coming = coming.chunks(BLOCK);
         for (number, &row) in rows.iter().enumerate() {
-            until_next -= 1;
-            if until_next == 0 {
-                until_next = at_once;
+            if number % BLOCK == 0 {
                 let coming = coming.next().unwrap_or_default();
                 coming.iter().for_each(|&row| prefetch(&part, row));
             }

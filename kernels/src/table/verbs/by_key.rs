@@ -3,7 +3,7 @@
 
 use crate::history::History;
 use crate::index::Index;
-use crate::mem::{MOST_AHEAD, NONE};
+use crate::mem::{BLOCK, NONE};
 use crate::stores::SideRows;
 use crate::table::rows::content::Content;
 use crate::table::{Absent, Table};
@@ -119,7 +119,7 @@ impl<'a> KeyRows<'a> {
         }
     }
 
-    /// Finds the rows of a block of at most [`MOST_AHEAD`] ids, which were asked for; [`NONE`] for
+    /// Finds the rows of a block of at most [`BLOCK`] ids, which were asked for; [`NONE`] for
     /// those without.
     #[inline(always)]
     pub(super) fn find(&self, block: Range<usize>, rows: &mut [u32]) {
@@ -149,7 +149,7 @@ impl<'a> KeyRows<'a> {
     /// are read.
     #[inline(always)]
     fn read_homes<T: Copy + Into<i64>>(&self, ids: &[T], rows: &mut [u32]) {
-        let mut beyond = [0; MOST_AHEAD];
+        let mut beyond = [0; BLOCK];
         let count = self.index.read_homes(ids, rows, 0, &mut beyond);
         self.index.read_beyond(ids, rows, &beyond[..count]);
     }

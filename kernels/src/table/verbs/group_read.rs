@@ -1,7 +1,7 @@
 //! Reads the rows of many tables at once, each table's to a place of its own, or all of them side
 //! by side.
 
-use crate::mem::{rows_ahead, MOST_AHEAD, NONE};
+use crate::mem::{BLOCK, NONE};
 use crate::pool::{ranges, shares, Parts};
 use crate::simd::Level;
 use crate::stores::{with_rows_now, ReadRows};
@@ -10,7 +10,7 @@ use crate::table::disk::hold_all;
 use crate::table::group::{by_address, each, lists, places, Failure};
 use crate::table::rows::content::{Content, Offsets};
 use crate::table::verbs::by_key::Locked;
-use crate::table::verbs::read::{row_of, turns, Block};
+use crate::table::verbs::read::{row_of, turns, CopyRows};
 use crate::table::{KeysOf, RowsOf, Table};
 use crate::{Error, Pool, Result};
 use std::ops::Range;
@@ -123,9 +123,7 @@ impl Table {
             found: &found[at],
         });
         // Whole blocks, so that the same lookup is the first to fail on any number of threads.
-        let widest = group.iter().map(|one| one.table.dim()).max().unwrap_or(1);
-        let block = rows_ahead(widest);
-        let blocks = n.div_ceil(block);
+        let blocks = n.div_ceil(BLOCK);
         let turns = turns(pool, out.len(), blocks * group.len());
         // A thread fills neighbouring columns.
         let count = pool.threads().min(turns).min(group.len()).max(1);
@@ -133,7 +131,7 @@ impl Table {
         let mut lists = columns_of(out, &strips);
         let parts = ranges(blocks, turns.div_ceil(count).min(blocks));
         let parts = parts.into_iter();
-        let parts = parts.map(|blocks| blocks.start * block..(blocks.end * block).min(n));
+        let parts = parts.map(|blocks| blocks.start * BLOCK..(blocks.end * BLOCK).min(n));
         let parts: Parts<Range<usize>> = parts.collect();
         let work = strips.iter().zip(&mut lists).map(|(strips, rows)| {
             let shares = shares(rows, 1, parts.clone());
@@ -142,14 +140,14 @@ impl Table {
                 .collect()
         });
         let done = pool.try_each_of(work.collect(), |(strips, range, outs)| {
-            fill_side_by_side(strips, range, block, outs)
+            fill_side_by_side(strips, range, outs)
         });
         drop(lists);
         if done.is_err() && count > 1 {
             // The first lookup that fails is that of the first block.
             let strips = vec![strips.into_iter().flatten().collect::<Vec<_>>()];
             for outs in &mut columns_of(out, &strips) {
-                fill_side_by_side(&strips[0], 0..n, block, outs)?;
+                fill_side_by_side(&strips[0], 0..n, outs)?;
             }
         }
         done
@@ -218,13 +216,24 @@ impl Strip<'_> {
         self.one.table.dim()
     }
 
-    /// Names the rows of some ids.
-    fn rows(&self, ids: Range<usize>, rows: &mut [u32; MOST_AHEAD]) -> Result<()> {
+    /// Names the rows of some ids, and asks for them.
+    fn ask(&self, ids: Range<usize>, rows: &mut [u32; BLOCK]) -> Result<()> {
         let (table, offsets) = (self.one.table, self.one.offsets);
+        let Content {
+            store,
+            layout,
+            waiting,
+            ..
+        } = self.content;
+        let (words, rows) = (layout.words(), &mut rows[..ids.len()]);
         for (row, &place) in rows.iter_mut().zip(&self.one.inverse[ids]) {
             *row = row_of(self.found, offsets, place)
                 .map_err(|why| table.bad_place(offsets, place, why))?;
         }
+        if let Some(waiting) = waiting {
+            rows.iter().for_each(|&row| waiting.prefetch(row));
+        }
+        rows.iter().for_each(|&row| store.prefetch(row, words));
         Ok(())
     }
 }
@@ -247,46 +256,33 @@ fn columns_of<'o>(out: &'o mut [f32], lists: &[Vec<Strip<'_>>]) -> Vec<Vec<&'o m
 }
 
 /// Fills what some lookups have of the rows of a concatenation, those of the ids of `range`, in
-/// blocks of `block` ids (at most [`MOST_AHEAD`]): one table after the other, while the rows of the
-/// next one are on their way.
+/// blocks: one table after the other, while the rows of the next one are on their way.
 fn fill_side_by_side(
     strips: &[Strip<'_>],
     range: Range<usize>,
-    block: usize,
     outs: &mut [&mut [f32]],
 ) -> Result<()> {
     let level = Level::detect();
-    let blocks = range.clone().step_by(block);
-    let blocks = blocks.map(|start| start..(start + block).min(range.end));
+    let blocks = range.clone().step_by(BLOCK);
+    let blocks = blocks.map(|start| start..(start + BLOCK).min(range.end));
     // In the order in which they are filled.
     let mut later = blocks
         .clone()
         .flat_map(|ids| strips.iter().map(move |strip| (strip, ids.clone())));
-    let (mut rows, mut coming) = ([NONE; MOST_AHEAD], [NONE; MOST_AHEAD]);
+    let (mut rows, mut coming) = ([NONE; BLOCK], [NONE; BLOCK]);
     if let Some((strip, ids)) = later.next() {
-        strip.rows(ids.clone(), &mut rows)?;
-        let words = strip.content.layout.words();
-        let asked = rows.iter().take(ids.len());
-        asked.for_each(|&row| strip.content.store.prefetch(row, words));
+        strip.ask(ids, &mut rows)?;
     }
-    for (ids, outs) in blocks.zip(outs.chunks_mut(block)) {
+    for (ids, outs) in blocks.zip(outs.chunks_mut(BLOCK)) {
         let mut first = 0;
         for strip in strips {
-            let (next, asked) = match later.next() {
-                Some((next, ids)) => {
-                    next.rows(ids.clone(), &mut coming)?;
-                    if let Some(waiting) = &next.content.waiting {
-                        let coming = coming.iter().take(ids.len());
-                        coming.for_each(|&row| waiting.prefetch(row));
-                    }
-                    (next, ids.len())
-                }
-                None => (strip, 0),
-            };
+            if let Some((next, ids)) = later.next() {
+                next.ask(ids, &mut coming)?;
+            }
             let columns = first..first + strip.dim();
-            with_rows_now!(strip.content, store => level.run(Block {
-                rows: (store, &rows[..ids.len()]),
-                coming: (&next.content.store, next.content.layout.words(), &coming[..asked]),
+            with_rows_now!(strip.content, store => level.run(CopyRows {
+                store,
+                rows: &rows[..ids.len()],
                 dim: strip.dim(),
                 outs: outs.iter_mut().map(|row| &mut row[columns.clone()]),
             }));

@@ -4,7 +4,6 @@
 use crate::batch::distinct::repeat_often;
 use crate::batch::pooling::{parts, pool_bags, RowSource};
 use crate::batch::restore_pooled;
-use crate::mem::NONE;
 use crate::simd::Level;
 use crate::stores::{with_rows_now, ReadRows};
 use crate::table::rows::content::{Content, Offsets};
@@ -97,8 +96,6 @@ impl<S: ReadRows> RowSource for OffsetRows<'_, S> {
     /// The place, and what is wrong with its offset.
     type Error = (i32, Unfit);
 
-    const NOWHERE: u32 = NONE;
-
     #[inline(always)]
     fn early(&mut self, _: Range<usize>) {}
 
@@ -107,12 +104,9 @@ impl<S: ReadRows> RowSource for OffsetRows<'_, S> {
         for (row, &place) in places.iter_mut().zip(&self.inverse[ids]) {
             *row = row_of(self.found, self.offsets, place).map_err(|why| (place, why))?;
         }
+        let asked = places.iter();
+        asked.for_each(|&row| self.store.prefetch(row, self.dim));
         Ok(())
-    }
-
-    #[inline(always)]
-    fn ask(&self, row: u32) {
-        self.store.prefetch(row, self.dim);
     }
 
     #[inline(always)]
@@ -134,8 +128,6 @@ impl<S: ReadRows> RowSource for RowsOfKeys<'_, S> {
     type Place = u32;
     type Error = Infallible;
 
-    const NOWHERE: u32 = NONE;
-
     #[inline(always)]
     fn early(&mut self, ids: Range<usize>) {
         self.found.ask(ids);
@@ -144,12 +136,9 @@ impl<S: ReadRows> RowSource for RowsOfKeys<'_, S> {
     #[inline(always)]
     fn find(&mut self, ids: Range<usize>, places: &mut [u32]) -> Result<(), Infallible> {
         self.found.find(ids, places);
+        let asked = places.iter();
+        asked.for_each(|&row| self.store.prefetch(row, self.dim));
         Ok(())
-    }
-
-    #[inline(always)]
-    fn ask(&self, row: u32) {
-        self.store.prefetch(row, self.dim);
     }
 
     #[inline(always)]

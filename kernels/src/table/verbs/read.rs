@@ -2,7 +2,7 @@
 
 use crate::batch::distinct::repeat_often;
 use crate::batch::out_of_range;
-use crate::mem::{rows_ahead, rows_at_once, MOST_AHEAD, NONE};
+use crate::mem::{BLOCK, NONE};
 use crate::pool::{ranges, shares};
 use crate::simd::{Level, Vectorized};
 use crate::stores::{as_now, with_rows_now, ReadRows, Store};
@@ -248,26 +248,24 @@ fn copy_rows_from<S: ReadRows>(
     out: &mut [f32],
 ) -> Result<(), (usize, Unfit)> {
     let level = Level::detect();
-    let block = rows_ahead(S::words(dim));
-    let name = |from: usize, rows: &mut [u32; MOST_AHEAD]| -> Result<usize, (usize, Unfit)> {
-        let count = block.min(n - from.min(n));
+    let name = |from: usize, rows: &mut [u32; BLOCK]| -> Result<usize, (usize, Unfit)> {
+        let count = BLOCK.min(n - from.min(n));
         for (at, place) in (from..).zip(&mut rows[..count]) {
             *place = row(at).map_err(|why| (at, why))?;
         }
+        let asked = rows.iter().take(count);
+        asked.for_each(|&row| store.prefetch(row, dim));
         Ok(count)
     };
-    let (mut rows, mut coming) = ([NONE; MOST_AHEAD], [NONE; MOST_AHEAD]);
+    let (mut rows, mut coming) = ([NONE; BLOCK], [NONE; BLOCK]);
     let mut count = name(0, &mut rows)?;
-    rows[..count]
-        .iter()
-        .for_each(|&row| store.prefetch(row, dim));
     let mut from = 0;
-    for out in out.chunks_mut((block * dim).max(1)) {
+    for out in out.chunks_mut((BLOCK * dim).max(1)) {
         from += count;
         let next = name(from, &mut coming)?;
-        level.run(Block {
-            rows: (store, &rows[..count]),
-            coming: (store, dim, &coming[..next]),
+        level.run(CopyRows {
+            store,
+            rows: &rows[..count],
             dim,
             outs: out.chunks_exact_mut(dim.max(1)),
         });
@@ -277,24 +275,19 @@ fn copy_rows_from<S: ReadRows>(
     Ok(())
 }
 
-/// Copies some rows while others, at most as many, are asked for.
-///
-/// Which rows these are was found before: a loop that does nothing else keeps more of them on their
-/// way than one that also looks for them.
-pub(in crate::table) struct Block<'a, S, N, O> {
+/// Copies rows, which were asked for before.
+pub(in crate::table) struct CopyRows<'a, S, O> {
+    /// Where they are.
+    pub(in crate::table) store: &'a S,
     /// Rows to be copied.
-    pub(in crate::table) rows: (&'a S, &'a [u32]),
-    /// Rows that come next, and how many of their floats.
-    pub(in crate::table) coming: (&'a N, usize, &'a [u32]),
-    /// Floats to be copied.
+    pub(in crate::table) rows: &'a [u32],
+    /// Floats of each.
     pub(in crate::table) dim: usize,
     /// `dim` floats for each row.
     pub(in crate::table) outs: O,
 }
 
-impl<'o, S: ReadRows, N: ReadRows, O: Iterator<Item = &'o mut [f32]>> Vectorized
-    for Block<'_, S, N, O>
-{
+impl<'o, S: ReadRows, O: Iterator<Item = &'o mut [f32]>> Vectorized for CopyRows<'_, S, O> {
     type Output = ();
 
     #[inline(always)]
@@ -312,29 +305,18 @@ impl<'o, S: ReadRows, N: ReadRows, O: Iterator<Item = &'o mut [f32]>> Vectorized
     }
 }
 
-impl<'o, S: ReadRows, N: ReadRows, O: Iterator<Item = &'o mut [f32]>> Block<'_, S, N, O> {
+impl<'o, S: ReadRows, O: Iterator<Item = &'o mut [f32]>> CopyRows<'_, S, O> {
     #[inline(always)]
     fn copy(self, copy: impl Fn(&[f32], &mut [f32])) {
-        let Block {
-            rows: (store, rows),
-            coming: (next, floats, coming),
-            dim,
-            mut outs,
-        } = self;
+        let (store, dim) = (self.store, self.dim);
         let mut scratch = vec![0.0; if S::SCRATCH && !S::DECODES { dim } else { 0 }];
-        let at_once = rows_at_once(N::words(floats));
-        let mut coming = coming.chunks(at_once);
-        for rows in rows.chunks(at_once) {
-            let coming = coming.next().unwrap_or_default();
-            coming.iter().for_each(|&row| next.prefetch(row, floats));
-            for (&number, out) in rows.iter().zip(&mut outs) {
-                match store.row(number) {
-                    Some(row) if S::DECODES => {
-                        store.now(number, row, out);
-                    }
-                    Some(row) => copy(&store.now(number, row, &mut scratch)[..dim], out),
-                    None => out.fill(0.0),
+        for (&number, out) in self.rows.iter().zip(self.outs) {
+            match store.row(number) {
+                Some(row) if S::DECODES => {
+                    store.now(number, row, out);
                 }
+                Some(row) => copy(&store.now(number, row, &mut scratch)[..dim], out),
+                None => out.fill(0.0),
             }
         }
     }
@@ -381,8 +363,8 @@ struct Find<'a, S> {
 impl<S: ReadRows> Vectorized for Find<'_, S> {
     type Output = ();
 
-    /// In three stages, each a block of ids behind the one before: ask for the buckets; read them
-    /// and ask for the rows; copy the rows.
+    /// In three stages, each a block of ids behind the one before: ask for the places in the index;
+    /// read them and ask for the rows; copy the rows.
     #[inline(always)]
     fn run(self) {
         let Find {
@@ -393,22 +375,24 @@ impl<S: ReadRows> Vectorized for Find<'_, S> {
             out,
         } = self;
         let dim = keys.table.dim();
-        let size = rows_ahead(S::words(dim));
-        let block = |start: usize| start.min(range.end)..(start + size).min(range.end);
-        let (mut rows, mut coming) = ([NONE; MOST_AHEAD], [NONE; MOST_AHEAD]);
+        let block = |start: usize| start.min(range.end)..(start + BLOCK).min(range.end);
+        let find = |ids: Range<usize>, rows: &mut [u32; BLOCK]| {
+            let rows = &mut rows[..ids.len()];
+            found.find(ids, rows);
+            rows.iter().for_each(|&row| store.prefetch(row, dim));
+        };
+        let (mut rows, mut coming) = ([NONE; BLOCK], [NONE; BLOCK]);
         let first = block(range.start);
-        found.ask(range.start..block(range.start + size).end);
-        found.find(first.clone(), &mut rows);
-        let asked = rows.iter().take(first.len());
-        asked.for_each(|&row| store.prefetch(row, dim));
-        let starts = (range.start..).step_by(size);
-        for (start, out) in starts.zip(out.chunks_mut(size * dim)) {
-            let (ids, next) = (block(start), block(start + size));
-            found.ask(block(start + 2 * size));
-            found.find(next.clone(), &mut coming);
-            let copied = Block {
-                rows: (store, &rows[..ids.len()]),
-                coming: (store, dim, &coming[..next.len()]),
+        found.ask(first.start..block(first.end).end);
+        find(first, &mut rows);
+        let starts = (range.start..).step_by(BLOCK);
+        for (start, out) in starts.zip(out.chunks_mut(BLOCK * dim)) {
+            let ids = block(start);
+            found.ask(block(start + 2 * BLOCK));
+            find(block(ids.end), &mut coming);
+            let copied = CopyRows {
+                store,
+                rows: &rows[..ids.len()],
                 dim,
                 outs: out.chunks_exact_mut(dim),
             };
