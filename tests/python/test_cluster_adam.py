@@ -138,6 +138,7 @@ with v1.train.MonitoredTrainingSession(target, is_chief=is_chief, config=config,
 """
 
 
+@pytest.mark.long
 def test_each_step_of_each_of_several_workers_moves_all_rows_with_the_powers_there_are(tmp_path):
     found = []
     for stock in ("None", "['.*']"):

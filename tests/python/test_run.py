@@ -159,6 +159,7 @@ def test_a_report_is_a_file_and_comes_after_an_error_as_well(tmp_path):
     assert said["peak_bytes"] > 2 ** 26 and said["seconds"] > 0
 
 
+@pytest.mark.long
 def test_nothing_is_said_where_it_is_not_wanted(tmp_path):
     script = write(tmp_path, "program.py", TRAINS)
     assert "\nmx_rec: " not in in_environment(script, report="").stderr
@@ -215,6 +216,7 @@ def test_a_sitecustomize_of_the_user_still_runs(tmp_path, monkeypatch):
     assert done.stdout == "True\n", done.stderr
 
 
+@pytest.mark.long
 def test_another_mx_rec_of_the_program_is_an_error(tmp_path):
     write(tmp_path, "mx_rec/__init__.py", "")
     done = in_environment(write(tmp_path, "program.py", "import tensorflow\n"))
@@ -342,6 +344,7 @@ def test_a_wrong_file_is_an_error_that_names_it(refused, tmp_path, text, said):
     assert said in refused("--config", config, "a.py")
 
 
+@pytest.mark.long
 def test_a_python_that_reads_no_environment_is_refused():
     done = ran([sys.executable, "-E", "-c", "import sys; sys.path[:0] = {!r}\n"
                 "from mx_rec.launch.start import run; sys.exit(run(['a.py']))".format(

@@ -101,7 +101,9 @@ def test_modify_graph_converts_outside_of_the_device_function_and_in_a_hook():
         expect_equal(found, alone)
 
 
-@pytest.mark.parametrize("optimizer, pushes", [("adam", 2), ("adagrad", 4)])
+@pytest.mark.parametrize("optimizer, pushes", [
+    ("adam", 2), pytest.param("adagrad", 4, marks=pytest.mark.long)
+])
 def test_without_the_graph_pass_variables_have_pushes_of_their_own_and_the_same_bits(optimizer, pushes):
     """A push of Adam is a step of all rows of a table: parts of a variable are pushed together in any case."""
     found = []
