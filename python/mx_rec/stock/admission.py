@@ -310,19 +310,24 @@ def admit(table: Table, rules: RowRules, ids: tf.Tensor, counted: tf.Tensor,
     return offsets, inverse
 
 
-def admitted(table: Table, rules: RowRules, ids: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Adds the ops that find the rows of ids that lookups have counted, for an update.
+def admitted(table: Table, rules: RowRules, ids: tf.Tensor, counted: Sequence[tf.Tensor]
+             ) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Adds the ops that find the rows of ids for an update.
 
     Args:
         table: The table.
         rules: Its rules.
         ids: The ids.
+        counted: Ids with all of their occurrences that are to be counted, since no lookup does.
 
     Returns:
         offsets and their inverse index, as `admit` does. The op that reads the counts is the one
         that makes the second input of theirs.
     """
-    keys, places = _observe(table, rules, ids, 0)
+    with tf.control_dependencies([ids]):
+        waits = [_observe(table, rules, one, 1).keys.op for one in counted]
+    with tf.control_dependencies(waits):
+        keys, places = _observe(table, rules, ids, 0)
     return library().mx_rec_admit(table.handle, keys, places, limit=0, name="admitted")
 
 
