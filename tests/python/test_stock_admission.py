@@ -174,6 +174,27 @@ def test_an_update_counts_the_ids_of_gradients_that_no_lookup_of_its_run_gives(m
     assert there == {key for key, count in counts.items() if count >= 3} and there != keys
 
 
+def test_an_update_counts_the_ids_that_none_of_its_lookups_has_and_those_of_lookups_once(mx):
+    """A gradient of the batch joined with one of other ids: these were dropped."""
+    admission(mx, 3)
+    with tf.Graph().as_default() as graph:
+        ids, others = v1.placeholder(tf.int64, [None]), v1.placeholder(tf.int64, [None])
+        w = v1.get_variable("w", [cases.ROWS, 2], initializer=v1.constant_initializer(START))
+        made = v1.train.MomentumOptimizer(0.1, 0.5)
+        (grad, _), = made.compute_gradients(tf.reduce_sum(tf.square(tf.gather(w, ids) - 1.0)))
+        chosen = grad.indices < 50
+        train = made.apply_gradients([(tf.IndexedSlices(
+            tf.concat([tf.boolean_mask(grad.values, chosen), tf.ones([tf.size(others), 2])], 0),
+            tf.concat([tf.boolean_mask(grad.indices, chosen), others], 0)), w)])
+        plan, = convert_graph(graph, True)
+        assert plan.converts
+        with support.started(support.new_session()) as sess:
+            one, = converted(graph)
+            for keys in (set(), {7}, {1, 7, 9}):
+                sess.run(train, {ids: [1, 55], others: [7, 7, 9]})
+                assert set(sess.run(library().mx_rec_export(one.table.handle, []).keys).tolist()) - {55} == keys
+
+
 @pytest.mark.parametrize("how, clips", FORMS)
 @pytest.mark.parametrize("optimizer", ["adagrad", "momentum", "sgd", "rmsprop"])
 def test_a_key_gets_a_row_when_it_has_occurred_often_enough_and_no_filled_bag_counts(mx, how, clips, optimizer):

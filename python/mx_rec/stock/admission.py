@@ -415,6 +415,36 @@ def _of_part(ids: tf.Tensor, has_fills: bool) -> Optional[tf.Tensor]:
     return tf.repeat(ids, of_part)
 
 
+def _sources(ids: tf.Tensor) -> List[tf.Tensor]:
+    """Returns the tensors whose elements, all of them, are ids."""
+    op = ids.op
+    if op.type in ("ConcatV2", "Pack"):
+        inputs = op.inputs[:op.get_attr("N")]
+    elif op.type in _SAME_IDS + ("Unique", "UniqueV2") and ids.value_index == 0 \
+            and op.inputs[0].dtype in (tf.int32, tf.int64):
+        inputs = op.inputs[:1]
+    else:
+        return [ids]
+    return [source for one in inputs for source in _sources(one)]
+
+
+def uncounted(ids: tf.Tensor, gathers: Sequence[tf.Operation]) -> List[tf.Tensor]:
+    """Returns the ids of an update that come from none of the lookups that count.
+
+    Args:
+        ids: The ids.
+        gathers: The gathers of these lookups.
+
+    Returns:
+        Tensors of ids, with all of their occurrences.
+    """
+    known = [source for op in gathers for source in _sources(op.inputs[1])]
+    return [one for one in _sources(ids)
+            if not any(one is source for source in known)
+            and not depends([tensor.op for tensor in one.op.inputs] + list(one.op.control_inputs),
+                            {source.op for source in known})]
+
+
 def occurrences(ids: tf.Tensor, has_fills: bool) -> tf.Tensor:
     """Returns the ids that TensorFlow has made distinct before a gather.
 

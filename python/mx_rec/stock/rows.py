@@ -15,7 +15,7 @@ from mx_rec.ops.optimizers import Gradients, OptimizerStep, optimizer_named, upd
 from mx_rec.state.table_variable import row_shape
 from mx_rec.stock import updates as forms
 from mx_rec.stock.admission import (RowRules, admit, admitted, count_before, occurrences,
-                                     users_of)
+                                     uncounted, users_of)
 from mx_rec.stock.planned import Slot, StockVariable
 from mx_rec.stock.dense import chunk_of
 from mx_rec.stock.dense_updates import Penalty
@@ -334,9 +334,11 @@ class Rows:
         if not self.rules.counts:
             return resolve([self.table.handle], [ids]).of(0)
         names = [step.ops[0] for step in steps]
-        is_counted = any(users.intersection(names) for users in self._users.values())
-        offsets, inverse = admitted(self.table, self.rules, ids, [] if is_counted else [
-            self.occurrences(self.tensor(indices)) for _, indices in steps[0].parts])
+        gathers = [self.op(name) for name, users in self._users.items()
+                   if users.intersection(names)]
+        offsets, inverse = admitted(self.table, self.rules, ids, [
+            one for _, indices in steps[0].parts
+            for one in uncounted(self.tensor(indices), gathers)])
         self._recounts.extend((offsets.op.inputs[1].op, name) for name in names)
         return offsets, inverse
 
