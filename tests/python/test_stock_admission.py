@@ -123,6 +123,78 @@ def test_a_threshold_that_admits_every_key_gives_the_bits_of_none(mx, optimizer,
     assert there == keys
 
 
+def trained_by_gradients_of_other_runs(is_fed):
+    """Sums gradients over two runs, applies them by a run without a lookup, six times: all rows, the keys that have one, and
+    the ids that were applied, by time."""
+    applied = []
+    with tf.Graph().as_default() as graph:
+        ids = v1.placeholder(tf.int64, [None])
+        w = v1.get_variable("w", [cases.ROWS, 2], initializer=v1.constant_initializer(START))
+        made = v1.train.AdagradOptimizer(0.1)
+        (grad, _), = made.compute_gradients(tf.reduce_sum(tf.square(tf.gather(w, ids) - 1.0)))
+        if is_fed:
+            values, keys = v1.placeholder(tf.float32, [None, 2]), v1.placeholder(tf.int64, [None])
+            train = made.apply_gradients([(tf.IndexedSlices(values, keys), w)])
+        else:
+            sums = v1.SparseConditionalAccumulator(tf.float32, [cases.ROWS, 2])
+            add = sums.apply_indexed_slices_grad(grad, tf.constant(2 ** 40, tf.int64))
+            train = made.apply_gradients([(sums.take_indexed_slices_grad(2), w)])
+        plan, = convert_graph(graph, True)
+        assert plan.converts
+        with v1.Session() as sess:
+            sess.run(v1.global_variables_initializer())
+            for _ in range(6):
+                batches = [np.random.RandomState(len(applied) + one).randint(0, 20, 5) for one in range(2)]
+                if is_fed:
+                    found = [sess.run([grad.values, grad.indices], {ids: batch}) for batch in batches]
+                    sess.run(train, dict(zip((values, keys), map(np.concatenate, zip(*found)))))
+                    applied.append(np.concatenate(batches))
+                else:
+                    for batch in batches:
+                        sess.run(add, {ids: batch})
+                    sess.run(train)
+                    applied.append(np.unique(np.concatenate(batches)))
+            one, = converted(graph)
+            keys = set(sess.run(library().mx_rec_export(one.table.handle, []).keys).tolist())
+            return cases.value_of(sess, w), keys, applied
+
+
+@pytest.mark.parametrize("is_fed", [False, True])
+def test_an_update_counts_the_ids_of_gradients_that_no_lookup_of_its_run_gives(mx, is_fed):
+    """Gradients from accumulators, or fed ones, were dropped: nothing counted their ids, so that no row was ever trained."""
+    admission(mx)
+    expected, keys, _ = trained_by_gradients_of_other_runs(is_fed)
+    again(mx, 1)
+    got, there, _ = trained_by_gradients_of_other_runs(is_fed)
+    support.assert_same_bits(got, expected)
+    assert there == keys and len(keys) > 5
+    again(mx, 3)
+    _, there, applied = trained_by_gradients_of_other_runs(is_fed)
+    counts = Counter(np.concatenate(applied).tolist())
+    assert there == {key for key, count in counts.items() if count >= 3} and there != keys
+
+
+def test_an_update_counts_the_ids_that_none_of_its_lookups_has_and_those_of_lookups_once(mx):
+    """A gradient of the batch joined with one of other ids: these were dropped."""
+    admission(mx, 3)
+    with tf.Graph().as_default() as graph:
+        ids, others = v1.placeholder(tf.int64, [None]), v1.placeholder(tf.int64, [None])
+        w = v1.get_variable("w", [cases.ROWS, 2], initializer=v1.constant_initializer(START))
+        made = v1.train.MomentumOptimizer(0.1, 0.5)
+        (grad, _), = made.compute_gradients(tf.reduce_sum(tf.square(tf.gather(w, ids) - 1.0)))
+        chosen = grad.indices < 50
+        train = made.apply_gradients([(tf.IndexedSlices(
+            tf.concat([tf.boolean_mask(grad.values, chosen), tf.ones([tf.size(others), 2])], 0),
+            tf.concat([tf.boolean_mask(grad.indices, chosen), others], 0)), w)])
+        plan, = convert_graph(graph, True)
+        assert plan.converts
+        with support.started(support.new_session()) as sess:
+            one, = converted(graph)
+            for keys in (set(), {7}, {1, 7, 9}):
+                sess.run(train, {ids: [1, 55], others: [7, 7, 9]})
+                assert set(sess.run(library().mx_rec_export(one.table.handle, []).keys).tolist()) - {55} == keys
+
+
 @pytest.mark.parametrize("how, clips", FORMS)
 @pytest.mark.parametrize("optimizer", ["adagrad", "momentum", "sgd", "rmsprop"])
 def test_a_key_gets_a_row_when_it_has_occurred_often_enough_and_no_filled_bag_counts(mx, how, clips, optimizer):

@@ -1,11 +1,14 @@
 """Ops that are made on a variable after it became a table work on the table, or are errors that name both."""
 
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import stock_cases as cases
 import support
+from mx_rec.stock.late import LateOps
 from mx_rec.stock.select import convert_graph
 from mx_rec.util.stock_tables import StockTables
 
@@ -189,6 +192,34 @@ def test_eval_and_waits_and_a_finalized_graph(v1, use_resource):
         yield "read", model.sess.run(model.extra[0])
 
     same(v1, use_resource, run, begin=begin, finalize=True)
+
+
+@KINDS
+@pytest.mark.parametrize("method", ["adopt", "_release_waiting"])
+def test_ops_that_a_thread_makes_while_another_one_runs_work_on_the_table(v1, use_resource, method, monkeypatch):
+    """An op that was made while a run of another thread prepared its session kept reading the variable, which has no value."""
+    model = Model(v1, use_resource, True)
+    made, threads = [], []
+
+    def build():
+        with model.graph.as_default():
+            made.append(tf.gather(model.w, [1, 2]))
+
+    def meanwhile(*_):
+        if not threads:
+            threads.append(threading.Thread(target=build))
+            threads[0].start()
+            threads[0].join(0.5)
+
+    stock = getattr(LateOps, method)
+    monkeypatch.setattr(LateOps, method, lambda self: (stock(self), meanwhile())[0])
+    with model.graph.as_default():
+        seen = tf.gather(model.w, [1, 2])
+    before = model.sess.run(seen)
+    threads[0].join()
+    np.testing.assert_array_equal(model.sess.run(made[0]), before)
+    np.testing.assert_array_equal(before, model.rows()[[1, 2]])
+    model.sess.close()
 
 
 @KINDS

@@ -167,3 +167,34 @@ def test_variables_take_a_table_without_rows(v1, use_resource, tmp_path):
     values(True)
     for found, expected in zip(values(False), (0.5, 0.25)):
         np.testing.assert_array_equal(found, np.full([20, 2], expected, np.float32))
+
+
+@pytest.mark.parametrize("is_table", [False, True], ids=["variable", "table"])
+def test_a_table_under_another_name_is_an_error_that_says_how_to_start_with_it(mx, is_table, tmp_path):
+    """It was "Key users not found in checkpoint", though tf.train.list_variables lists it."""
+    v1 = tf.compat.v1
+    mx(stock_tables=StockTables(least_rows=1))
+    with tf.Graph().as_default():
+        users = v1.get_variable("users", [cases.ROWS, cases.DIM], initializer=v1.zeros_initializer())
+        v1.train.AdagradOptimizer(0.2).minimize(tf.reduce_sum(tf.nn.embedding_lookup(users, [1, 2])))
+        with support.started(support.new_session()) as sess:
+            cases.set_variable(sess, users, cases.start())
+            path = v1.train.Saver([users]).save(sess, str(tmp_path / "model"))
+    if not is_table:
+        terminate_config_initializer()
+    with tf.Graph().as_default() as graph:
+        new = v1.get_variable("new", [cases.ROWS, cases.DIM], initializer=v1.zeros_initializer())
+        v1.train.AdagradOptimizer(0.2).minimize(tf.reduce_sum(tf.nn.embedding_lookup(new, [1, 2])))
+        saver = v1.train.Saver({"users": new})
+        with support.started(support.new_session()) as sess:
+            assert bool(cases.table_of(new)) == is_table
+            with pytest.raises(tf.errors.NotFoundError, match="'users' is a table in .*model.*init_from_checkpoint"):
+                saver.restore(sess, path)
+            with pytest.raises(tf.errors.NotFoundError, match="Key nobody not found"):
+                with graph.as_default():
+                    v1.train.Saver({"nobody": new}).restore(sess, path)
+    with tf.Graph().as_default():
+        new = v1.get_variable("new", [cases.ROWS, cases.DIM], initializer=v1.zeros_initializer())
+        v1.train.init_from_checkpoint(path, {"users": new})
+        with support.started(support.new_session()) as sess:
+            support.assert_same_bits(sess.run(new), cases.start())

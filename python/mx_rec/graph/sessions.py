@@ -278,8 +278,11 @@ def _prepare(session: Any) -> None:
                 if state.needs is None and has_fused(graph):
                     state.needs = Needs(graph)
                 _found.instead = _found.instead or _has_instead(state)
-                # Preparing may have added to the graph.
-                marks[PREPARED] = graph.version
+                # Preparing may have added to the graph, and so may other threads meanwhile.
+                with extending, graph._lock:  # pylint: disable=protected-access
+                    if late is not None:
+                        late.adopt()
+                    marks[PREPARED] = graph.version
     set_values(session)
     set_held(session)
 

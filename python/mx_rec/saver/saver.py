@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import time
 import uuid
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Union
@@ -29,7 +30,7 @@ from mx_rec.state.table_variable import is_table_variable
 from mx_rec.stock.admission import check_admission
 from mx_rec.stock.checkpoints import DenseSource, with_variables
 from mx_rec.stock.convert import converted
-from mx_rec.stock.saved_variables import described_variables
+from mx_rec.stock.saved_variables import described_variables, saved_variables
 from mx_rec.tensorflow.names import checkpoint_management, training_util
 from mx_rec.validator.validator import Int, Text, checked, is_int
 
@@ -299,8 +300,19 @@ def _restore_variables(stock: Callable[..., None], saver: Any, sess: Any, save_p
     if graph is None or not save_path or tf.executing_eagerly():
         stock(saver, sess, save_path)
         return
-    with with_variables(graph, tf.compat.as_text(save_path)) as prefix:
-        stock(saver, sess, prefix)
+    save_path = tf.compat.as_text(save_path)
+    with with_variables(graph, save_path) as prefix:
+        try:
+            stock(saver, sess, prefix)
+        except tf.errors.NotFoundError as error:
+            missing = re.search(r"Key (\S+) not found in checkpoint", error.message)
+            if missing is None or missing.group(1) not in saved_variables(save_path):
+                raise
+            raise tf.errors.NotFoundError(
+                error.node_def, error.op, "the variable {0!r} is a table in {1}, which a Saver "
+                "restores by its own name alone: tf.train.init_from_checkpoint({1!r}, {{{0!r}: "
+                "variable}}) starts a variable of another name with it.".format(
+                    missing.group(1), save_path)) from error
 
 
 def _is_checkpoint(path: str) -> bool:

@@ -310,19 +310,24 @@ def admit(table: Table, rules: RowRules, ids: tf.Tensor, counted: tf.Tensor,
     return offsets, inverse
 
 
-def admitted(table: Table, rules: RowRules, ids: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Adds the ops that find the rows of ids that lookups have counted, for an update.
+def admitted(table: Table, rules: RowRules, ids: tf.Tensor, counted: Sequence[tf.Tensor]
+             ) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Adds the ops that find the rows of ids for an update.
 
     Args:
         table: The table.
         rules: Its rules.
         ids: The ids.
+        counted: Ids with all of their occurrences that are to be counted, since no lookup does.
 
     Returns:
         offsets and their inverse index, as `admit` does. The op that reads the counts is the one
         that makes the second input of theirs.
     """
-    keys, places = _observe(table, rules, ids, 0)
+    with tf.control_dependencies([ids]):
+        waits = [_observe(table, rules, one, 1).keys.op for one in counted]
+    with tf.control_dependencies(waits):
+        keys, places = _observe(table, rules, ids, 0)
     return library().mx_rec_admit(table.handle, keys, places, limit=0, name="admitted")
 
 
@@ -408,6 +413,36 @@ def _of_part(ids: tf.Tensor, has_fills: bool) -> Optional[tf.Tensor]:
     of_part = tf.dynamic_partition(counts, partition.inputs[1], partition.get_attr(
         "num_partitions"))[ids.value_index]
     return tf.repeat(ids, of_part)
+
+
+def _sources(ids: tf.Tensor) -> List[tf.Tensor]:
+    """Returns the tensors whose elements, all of them, are ids."""
+    op = ids.op
+    if op.type in ("ConcatV2", "Pack"):
+        inputs = op.inputs[:op.get_attr("N")]
+    elif op.type in _SAME_IDS + ("Unique", "UniqueV2") and ids.value_index == 0 \
+            and op.inputs[0].dtype in (tf.int32, tf.int64):
+        inputs = op.inputs[:1]
+    else:
+        return [ids]
+    return [source for one in inputs for source in _sources(one)]
+
+
+def uncounted(ids: tf.Tensor, gathers: Sequence[tf.Operation]) -> List[tf.Tensor]:
+    """Returns the ids of an update that come from none of the lookups that count.
+
+    Args:
+        ids: The ids.
+        gathers: The gathers of these lookups.
+
+    Returns:
+        Tensors of ids, with all of their occurrences.
+    """
+    known = [source for op in gathers for source in _sources(op.inputs[1])]
+    return [one for one in _sources(ids)
+            if not any(one is source for source in known)
+            and not depends([tensor.op for tensor in one.op.inputs] + list(one.op.control_inputs),
+                            {source.op for source in known})]
 
 
 def occurrences(ids: tf.Tensor, has_fills: bool) -> tf.Tensor:

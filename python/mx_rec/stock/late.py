@@ -98,7 +98,8 @@ class LateOps:
         """Replaces the ops that were made since the last time."""
         if len(self._graph.get_operations()) == self._seen:
             return
-        with extensible(self._graph):
+        # What other threads make meanwhile is new the next time.
+        with extensible(self._graph), self._graph._lock:  # pylint: disable=protected-access
             new = self._graph.get_operations()[self._seen:]
             before = [inputs_of(op) for op in new]
             # TensorFlow makes the entries to a branch or loop after what they are for.

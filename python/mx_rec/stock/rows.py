@@ -15,7 +15,7 @@ from mx_rec.ops.optimizers import Gradients, OptimizerStep, optimizer_named, upd
 from mx_rec.state.table_variable import row_shape
 from mx_rec.stock import updates as forms
 from mx_rec.stock.admission import (RowRules, admit, admitted, count_before, occurrences,
-                                     users_of)
+                                     uncounted, users_of)
 from mx_rec.stock.planned import Slot, StockVariable
 from mx_rec.stock.dense import chunk_of
 from mx_rec.stock.dense_updates import Penalty
@@ -287,7 +287,7 @@ class Rows:
             else:
                 # An embedding that the gradient depends on was counted before; see `end`.
                 with tf.control_dependencies([grad]):
-                    offsets, inverse = self._counted_rows(ids, [step.ops[0]])
+                    offsets, inverse = self._counted_rows(ids, [step])
                 inverses = [inverse]
             done = update(optimizer_step(step, self.numbers(step), self.initial()),
                           Gradients([self.table.handle], [offsets], [grad], inverses), "update")
@@ -319,20 +319,27 @@ class Rows:
         return ids[0], _subtracted(step, grads[0])
 
     def _counted_rows(self, ids: tf.Tensor,
-                      updates: Sequence[str]) -> Tuple[tf.Tensor, tf.Tensor]:
-        """Adds the ops that find the rows of ids whose lookups count them, for updates.
+                      steps: Sequence[forms.Step]) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Adds the ops that find the rows of ids for updates.
+
+        They count ids that no lookup does, such as those of gradients that are fed.
 
         Args:
             ids: Checked ids.
-            updates: The names of the updates.
+            steps: The updates, of the same ids.
 
         Returns:
             offsets and their inverse index.
         """
         if not self.rules.counts:
             return resolve([self.table.handle], [ids]).of(0)
-        offsets, inverse = admitted(self.table, self.rules, ids)
-        self._recounts.extend((offsets.op.inputs[1].op, name) for name in updates)
+        names = [step.ops[0] for step in steps]
+        gathers = [self.op(name) for name, users in self._users.items()
+                   if users.intersection(names)]
+        offsets, inverse = admitted(self.table, self.rules, ids, [
+            one for _, indices in steps[0].parts
+            for one in uncounted(self.tensor(indices), gathers)])
+        self._recounts.extend((offsets.op.inputs[1].op, name) for name in names)
         return offsets, inverse
 
     def batch(self) -> BatchRows:
@@ -344,7 +351,7 @@ class Rows:
             with graph.as_default(), graph.control_dependencies(None), on_device(self.device), \
                     tf.compat.v1.name_scope(self.plan.name + "/rows_of_batch/"):
                 ids, _ = self.gradient(steps[0])
-                offsets, inverse = self._counted_rows(ids, [step.ops[0] for step in steps])
+                offsets, inverse = self._counted_rows(ids, steps)
                 rows, = read_rows([self.table.handle], [row_shape(self.table.variable)], [offsets])
             self._batch = BatchRows(offsets, inverse, rows)
         return self._batch

@@ -83,7 +83,7 @@ class _Reader:
         return self._reader.get_tensor(name) if parts is None else _value(self._checkpoint, parts)
 
 
-def _saved_variables(checkpoint: str) -> Dict[str, List[Dict[str, Any]]]:
+def saved_variables(checkpoint: str) -> Dict[str, List[Dict[str, Any]]]:
     """Returns the variables that are tables in a checkpoint, by name."""
     found = {}  # type: Dict[str, List[Dict[str, Any]]]
     with local_copy(directory_of(checkpoint)) as directory:
@@ -124,7 +124,7 @@ def patched_reader(stock: Callable[..., Any], filepattern: Any) -> Any:
         filepattern: The prefix of the checkpoint.
     """
     reader, checkpoint = stock(filepattern), tf.compat.as_text(filepattern)
-    tables = _saved_variables(checkpoint)
+    tables = saved_variables(checkpoint)
     return _Reader(reader, checkpoint, tables) if tables else reader
 
 
@@ -137,7 +137,7 @@ def patched_start(stock: Callable[..., None], variable: Any, ckpt_file: str, ten
         ckpt_file: The prefix of the checkpoint.
         tensor_name: The name of the variable there.
     """
-    parts = _saved_variables(ckpt_file).get(tensor_name)
+    parts = saved_variables(ckpt_file).get(tensor_name)
     if parts is not None:
         ckpt_file = written_for(variable.graph, [(tensor_name, "", _value(ckpt_file, parts))])
     stock(variable, ckpt_file, tensor_name, *args, **kwargs)
