@@ -24,6 +24,12 @@ pub(crate) trait ReadRows: Sync {
     /// Starts to bring the first `floats` of a row into the processor's cache.
     fn prefetch(&self, row: u32, floats: usize);
 
+    /// [`ReadRows::prefetch`] of a block of rows.
+    #[inline(always)]
+    fn ask(&self, rows: &[u32], floats: usize) {
+        rows.iter().for_each(|&row| self.prefetch(row, floats));
+    }
+
     /// The embedding, and maybe more, of the row `number`, which [`ReadRows::row`] gave, as floats
     /// and as it is after the last step. `scratch (dim)` is for rows that have missed some, and for
     /// those of 2 bytes a value; where there are none it may be empty.

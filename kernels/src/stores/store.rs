@@ -251,6 +251,11 @@ impl Store {
         }
     }
 
+    /// [`ReadRows::ask`].
+    pub(crate) fn ask(&self, rows: &[u32], floats: usize) {
+        with_rows!(self, store => store.ask(rows, floats));
+    }
+
     /// The row `row`, `width` floats, or `None` past the end. For loops there is [`with_rows`].
     ///
     /// # Panics
@@ -308,19 +313,6 @@ impl Store {
             Store::Tiered(tiered) => tiered.widen(width, most, finish),
             Store::InMemory(rows) => rows.widen(width, most, finish),
         }
-    }
-}
-
-/// For loops over several stores; [`with_rows`] is for loops over one.
-impl ReadRows for Store {
-    #[inline(always)]
-    fn row(&self, row: u32) -> Option<&[f32]> {
-        Store::row(self, row)
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, row: u32, floats: usize) {
-        with_rows!(self, rows => rows.prefetch(row, floats));
     }
 }
 

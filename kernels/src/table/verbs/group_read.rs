@@ -4,7 +4,7 @@
 use crate::mem::{BLOCK, NONE};
 use crate::pool::{ranges, shares, Parts};
 use crate::simd::Level;
-use crate::stores::{with_rows_now, ReadRows};
+use crate::stores::with_rows_now;
 use crate::sync::RwLock;
 use crate::table::disk::hold_all;
 use crate::table::group::{by_address, each, lists, places, Failure};
@@ -233,7 +233,7 @@ impl Strip<'_> {
         if let Some(waiting) = waiting {
             rows.iter().for_each(|&row| waiting.prefetch(row));
         }
-        rows.iter().for_each(|&row| store.prefetch(row, words));
+        store.ask(rows, words);
         Ok(())
     }
 }

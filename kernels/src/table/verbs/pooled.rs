@@ -104,8 +104,7 @@ impl<S: ReadRows> RowSource for OffsetRows<'_, S> {
         for (row, &place) in places.iter_mut().zip(&self.inverse[ids]) {
             *row = row_of(self.found, self.offsets, place).map_err(|why| (place, why))?;
         }
-        let asked = places.iter();
-        asked.for_each(|&row| self.store.prefetch(row, self.dim));
+        self.store.ask(places, self.dim);
         Ok(())
     }
 
@@ -136,8 +135,7 @@ impl<S: ReadRows> RowSource for RowsOfKeys<'_, S> {
     #[inline(always)]
     fn find(&mut self, ids: Range<usize>, places: &mut [u32]) -> Result<(), Infallible> {
         self.found.find(ids, places);
-        let asked = places.iter();
-        asked.for_each(|&row| self.store.prefetch(row, self.dim));
+        self.store.ask(places, self.dim);
         Ok(())
     }
 

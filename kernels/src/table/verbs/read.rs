@@ -253,8 +253,7 @@ fn copy_rows_from<S: ReadRows>(
         for (at, place) in (from..).zip(&mut rows[..count]) {
             *place = row(at).map_err(|why| (at, why))?;
         }
-        let asked = rows.iter().take(count);
-        asked.for_each(|&row| store.prefetch(row, dim));
+        store.ask(&rows[..count], dim);
         Ok(count)
     };
     let (mut rows, mut coming) = ([NONE; BLOCK], [NONE; BLOCK]);
@@ -379,7 +378,7 @@ impl<S: ReadRows> Vectorized for Find<'_, S> {
         let find = |ids: Range<usize>, rows: &mut [u32; BLOCK]| {
             let rows = &mut rows[..ids.len()];
             found.find(ids, rows);
-            rows.iter().for_each(|&row| store.prefetch(row, dim));
+            store.ask(rows, dim);
         };
         let (mut rows, mut coming) = ([NONE; BLOCK], [NONE; BLOCK]);
         let first = block(range.start);
