@@ -37,7 +37,7 @@ mod restore;
 mod sparse_bags;
 mod split;
 pub(crate) mod summed;
-mod sums;
+pub(crate) mod sums;
 mod turns;
 mod wanted;
 

@@ -2,7 +2,9 @@
 
 use super::columns::Columns;
 use super::restore::{out_of_range, shapes};
+use super::sums::add_row;
 use super::turns::Turns;
+use crate::mem::BLOCK;
 use crate::simd::{Level, Vectorized};
 use crate::{Pool, Result};
 
@@ -68,9 +70,6 @@ pub fn reduce_columns(
     })
 }
 
-/// So many gradients further on is one that is asked for.
-const AHEAD: usize = 16;
-
 /// All sums, made by one thread.
 struct Alone<'a> {
     grads: Columns<'a>,
@@ -88,7 +87,7 @@ impl Vectorized for Alone<'_> {
             8 => self.sum(add::<8>),
             16 => self.sum(add::<16>),
             32 => self.sum(add::<32>),
-            _ => self.sum(add_all),
+            _ => self.sum(add_row),
         }
     }
 }
@@ -110,7 +109,7 @@ impl Alone<'_> {
                 None if at == -1 => continue,
                 None => return Err(out_of_range(at, distinct)),
             }
-            self.grads.ask_behind(grad, AHEAD);
+            self.grads.ask_behind(grad, BLOCK);
             add(grad, &mut self.out[row * dim..(row + 1) * dim]);
         }
         let rows = self.out.chunks_exact_mut(dim).zip(&fresh);
@@ -120,19 +119,12 @@ impl Alone<'_> {
     }
 }
 
-/// Adds `N` floats.
+/// Adds a row of `N` floats.
 #[inline(always)]
-fn add<const N: usize>(grad: &[f32], sum: &mut [f32]) {
-    if let (Some(grad), Some(sum)) = (grad.first_chunk::<N>(), sum.first_chunk_mut::<N>()) {
-        add_all(grad, sum);
+fn add<const N: usize>(row: &[f32], sum: &mut [f32]) {
+    if let (Some(row), Some(sum)) = (row.first_chunk::<N>(), sum.first_chunk_mut::<N>()) {
+        add_row(row, sum);
     }
-}
-
-#[inline(always)]
-fn add_all(grad: &[f32], sum: &mut [f32]) {
-    sum.iter_mut()
-        .zip(grad)
-        .for_each(|(sum, grad)| *sum += grad);
 }
 
 #[cfg(test)]

@@ -94,9 +94,7 @@ impl RowSum for Wide<'_> {
 
     #[inline(always)]
     fn add(&mut self, row: &[f32]) {
-        for (sum, value) in self.0.iter_mut().zip(row) {
-            *sum += value;
-        }
+        add_row(row, self.0);
     }
 
     #[inline(always)]
@@ -116,6 +114,27 @@ impl RowSum for Wide<'_> {
     #[inline(always)]
     fn put(&self, out: &mut [f32]) {
         out.copy_from_slice(self.0);
+    }
+}
+
+/// Floats that are added at once.
+const LANES: usize = 16;
+
+/// Adds a row that is wide enough to a sum. Floats are added by the sixteen before any of these is
+/// written: otherwise the compiler would add one by one, since it does not know that row and sum
+/// are apart.
+///
+/// # Panics
+/// If the row is narrower than the sum.
+#[inline(always)]
+pub(crate) fn add_row(row: &[f32], sum: &mut [f32]) {
+    let (rows, last) = row[..sum.len()].as_chunks::<LANES>();
+    let (sums, others) = sum.as_chunks_mut::<LANES>();
+    for (sum, row) in sums.iter_mut().zip(rows) {
+        *sum = std::array::from_fn(|at| sum[at] + row[at]);
+    }
+    for (sum, one) in others.iter_mut().zip(last) {
+        *sum += one;
     }
 }
 

@@ -1,6 +1,8 @@
 //! Rows that several threads sum into, each its own: blocks of rows in turns, because popular keys
 //! have low numbers.
 
+use super::sums::add_row;
+
 /// Rows that go to one thread together.
 const BLOCK: usize = 16;
 
@@ -54,9 +56,7 @@ impl<'a> Turns<'a> {
         if is_first {
             sum.copy_from_slice(grad);
         } else {
-            sum.iter_mut()
-                .zip(grad)
-                .for_each(|(sum, grad)| *sum += grad);
+            add_row(grad, sum);
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::Seen;
 use crate::index::hash;
-use crate::mem::{prefetch, prefetch_behind, Counter, Pages};
+use crate::mem::{each_asked, prefetch, prefetch_behind, Counter, Pages};
 use crate::pool::{ranges as cut, split_mut, Pool};
 use crate::sort::Sizes;
 use crate::sync::atomic::{
@@ -28,9 +28,6 @@ const LEAST: usize = 8;
 
 /// A thread should have at least so many keys.
 const KEYS: usize = 4096;
-
-/// Places on their way ahead of the one that is looked at.
-const AHEAD: usize = 16;
 
 /// A search ends this far behind its home at most, more often than not.
 const NEAR: usize = 3;
@@ -218,16 +215,11 @@ impl KeyCounters {
                 };
                 let own = || ranges.iter().zip(&starts).flat_map(of);
                 let mut shard = self.shards[number].lock();
-                let mut later = own();
-                let first = later.by_ref().take(AHEAD);
-                first.for_each(|item| shard.prefetch(item.key));
-                for item in own() {
-                    if let Some(item) = later.next() {
-                        shard.prefetch(item.key);
-                    }
-                    let count = f(&mut shard, item.key, item.count);
+                let ask = |shard: &&mut CounterShard, item: &Item| shard.prefetch(item.key);
+                each_asked(&mut *shard, own(), ask, |shard, item| {
+                    let count = f(shard, item.key, item.count);
                     given[item.at as usize].store(count, Relaxed);
-                }
+                });
             }
         });
         if items.len() * size_of::<Item>() <= ITEMS {

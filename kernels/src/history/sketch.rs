@@ -9,7 +9,7 @@
 
 use super::Seen;
 use crate::index::{hash, scale};
-use crate::mem::{check_available, prefetch};
+use crate::mem::{check_available, each_asked, prefetch};
 use crate::pool::ranges;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::{Error, Kind, Pool, Result, PADDING};
@@ -20,9 +20,6 @@ const DEPTH: usize = 4;
 
 /// A thread should have at least so many keys.
 const KEYS: usize = 4096;
-
-/// Keys whose cells are on their way ahead of the one that is looked at.
-const AHEAD: usize = 16;
 
 /// Cells that are looked through at once by [`Sketch::drop_stale`].
 const PIECE: usize = 64 << 10;
@@ -168,12 +165,9 @@ impl Sketch {
     pub(crate) fn visit(&self, pool: &Pool, keys: &[i64], f: impl Fn(usize, i64) + Sync) {
         let parts = ranges(keys.len(), pool.parts(keys.len(), KEYS));
         pool.each(parts, |range| {
-            for at in range {
-                if let Some(&key) = keys.get(at + AHEAD) {
-                    self.prefetch(key);
-                }
-                f(at, keys[at]);
-            }
+            let items = range.clone().zip(&keys[range]);
+            let ask = |sketch: &&Sketch, (_, &key): (usize, &i64)| sketch.prefetch(key);
+            each_asked(self, items, ask, |_, (at, &key)| f(at, key));
         });
     }
 

@@ -4,7 +4,7 @@
 use super::direct::Direct;
 use super::hash::{hash, top};
 use super::shard::Shard;
-use crate::mem::{prefetch, prefetch_behind, Bucket, NONE};
+use crate::mem::{prefetch, prefetch_behind, Bucket, BLOCK, NONE};
 use crate::sort::Sizes;
 use crate::sync::Mutex;
 use crate::{Pool, Result, PADDING};
@@ -447,20 +447,19 @@ enum Piece<'i> {
 /// Inserts entries into a shard, with the buckets ahead prefetched, and those behind them where an
 /// entry will lie further on.
 fn fill(shard: &mut Shard, entries: &[(i64, u32)], bits: u32) -> Option<i64> {
-    const AHEAD: usize = 20;
-    const BEHIND: usize = 8;
+    const BEHIND: usize = BLOCK / 2;
     let mut twice = None;
     for piece in entries.chunks(256) {
-        let mut locals = [0; 256 + AHEAD];
+        let mut locals = [0; 256 + BLOCK];
         for (local, &(key, _)) in locals.iter_mut().zip(piece) {
             *local = hash(key) << bits;
         }
-        for &local in &locals[..AHEAD.min(piece.len())] {
+        for &local in &locals[..BLOCK.min(piece.len())] {
             prefetch(shard.home(local));
         }
         for (step, &(key, row)) in piece.iter().enumerate() {
             // Behind the last entry these are homes of 0, which cost little.
-            prefetch(shard.home(locals[step + AHEAD]));
+            prefetch(shard.home(locals[step + BLOCK]));
             let home = shard.home(locals[step + BEHIND]);
             prefetch_behind(home, usize::from(home.is_passed() | home.is_full()));
             if !shard.insert(key, locals[step], row) {

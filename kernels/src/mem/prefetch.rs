@@ -19,6 +19,27 @@ pub(crate) fn prefetch_behind<T>(place: &T, count: usize) {
     fetch(std::ptr::from_ref(place).wrapping_add(count).cast());
 }
 
+/// Calls `f` with each item, and with each [`BLOCK`] items before that `ask`, which asks for what `f`
+/// will need. Both get `state`.
+#[inline(always)]
+pub(crate) fn each_asked<S, I: Iterator + Clone>(
+    mut state: S,
+    items: I,
+    ask: impl Fn(&S, I::Item),
+    mut f: impl FnMut(&mut S, I::Item),
+) {
+    let mut later = items.clone();
+    for item in later.by_ref().take(BLOCK) {
+        ask(&state, item);
+    }
+    for item in items {
+        if let Some(item) = later.next() {
+            ask(&state, item);
+        }
+        f(&mut state, item);
+    }
+}
+
 /// Starts to bring the line of any address into the second cache. The address need not be mapped: a
 /// prefetch never faults.
 ///

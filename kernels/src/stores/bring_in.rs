@@ -13,19 +13,13 @@
 use super::buffers::{sized, Buffers};
 use super::pins::{Pinned, Pins};
 use super::tiered::{free, Place, Tiered};
+use crate::mem::{each_asked, OwnedRows, Slab};
 use crate::pool::{ranges, shares};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::tier::{record, Log, Moved, Moves, Reading, Want};
 use crate::{Error, Kind, Pool, Result};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Rows that are copied out of memory, or into it, are prefetched so many rows ahead: they were not
-/// in use for long.
-const AHEAD: usize = 4;
-
-/// Where a row is, is prefetched so many rows ahead.
-const PLACES_AHEAD: usize = 16;
 
 /// Bytes of rows that are worth a thread to copy them.
 const LEAST: usize = 64 << 10;
@@ -97,16 +91,14 @@ impl Tiered {
         } = request;
         let mut here = Vec::with_capacity(rows.len());
         let mut wants = Vec::new();
-        for (at, &row) in rows.iter().enumerate() {
-            if let Some(&later) = rows.get(at + PLACES_AHEAD) {
-                self.prefetch_place(later);
-            }
-            match self.place(row) {
+        let ask = |tiered: &&Tiered, &row: &u32| tiered.prefetch_place(row);
+        each_asked(&*self, rows.iter(), ask, |tiered, &row| {
+            match tiered.place(row) {
                 Place::Frame(frame) => here.push(frame),
                 Place::Disk(place) => wants.push(Want { place, row }),
                 Place::Nowhere => {}
             }
-        }
+        });
         wants.sort_unstable_by_key(|want| want.place);
         wants.dedup_by_key(|want| want.place);
         self.expect_fits(rows, wants.len() + new)?;
@@ -316,16 +308,15 @@ impl Tiered {
         let records = sized(records, frames.len() * size)?;
         let parts = ranges(frames.len(), pool.parts(records.len(), LEAST));
         pool.each(shares(records, size, parts), |(range, records)| {
-            let frames = &frames[range];
-            for (at, (record, &frame)) in records.chunks_exact_mut(size).zip(frames).enumerate() {
-                if let Some(&later) = frames.get(at + AHEAD) {
-                    self.frames.prefetch(later, width);
-                }
-                if let Some(floats) = self.frames.row(frame) {
+            let mut records = records.chunks_exact_mut(size);
+            // They were not in use for long.
+            let ask = |all: &&Slab, &frame: &u32| all.prefetch(frame, width);
+            each_asked(&self.frames, frames[range].iter(), ask, |all, &frame| {
+                if let (Some(record), Some(floats)) = (records.next(), all.row(frame)) {
                     let (row, key) = (self.rows[frame as usize], self.keys[frame as usize]);
                     record::lay_out(record, row, key, floats);
                 }
-            }
+            });
         });
         Ok(())
     }
@@ -337,14 +328,12 @@ impl Tiered {
         pool.each(parts, |mut part| {
             let own = records.iter().filter(|(frame, _)| part.owns(*frame));
             let own: Vec<(u32, &[u8])> = own.copied().collect();
-            for (at, &(frame, record)) in own.iter().enumerate() {
-                if let Some(&(later, _)) = own.get(at + AHEAD) {
-                    part.prefetch(later);
-                }
+            let ask = |part: &&mut OwnedRows<'_>, &(frame, _): &(u32, &[u8])| part.prefetch(frame);
+            each_asked(&mut part, own.iter(), ask, |part, &(frame, record)| {
                 if let Some(floats) = part.row_mut(frame) {
                     record::floats(record, floats);
                 }
-            }
+            });
         });
     }
 

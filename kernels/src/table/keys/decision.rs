@@ -3,7 +3,7 @@
 use crate::batch::distinct::Distinct;
 use crate::history::History;
 use crate::index::Index;
-use crate::mem::{prefetch, Lines};
+use crate::mem::{each_asked, prefetch, Lines};
 use crate::pool::ranges;
 use crate::table::keys::observed::{Counted, Observed};
 use crate::table::keys::Keys;
@@ -14,9 +14,6 @@ use std::sync::Arc;
 
 /// A thread should count at least so many keys.
 const LEAST: usize = 4096;
-
-/// Histories that are prefetched ahead of the one that is changed.
-const AHEAD: usize = 16;
 
 impl Keys {
     /// Counts the distinct keys of a batch, `weight` for each occurrence, and notes that they were
@@ -119,13 +116,12 @@ impl Keys {
             position[at as usize] = -1;
         };
         if history.may_refuse() {
-            for at in 0..offsets.len() {
-                prefetch_history(history, &offsets, at + AHEAD);
-                let row = offsets[at];
+            let rows = (0..).zip(offsets.iter());
+            each_asked(history, rows, ask_history, |history, (at, &row)| {
                 if row != -1 && history.of_row(row as u32).count < access {
-                    refuse(at as u32);
+                    refuse(at);
                 }
-            }
+            });
         }
         if !missing.is_empty() {
             let counts = match counted {
@@ -188,10 +184,10 @@ impl Decided {
     }
 }
 
-/// Starts to bring the history of the row at a place.
+/// Starts to bring the history of a row, -1 for none.
 #[inline(always)]
-fn prefetch_history(history: &History, offsets: &[i64], at: usize) {
-    if let Some(place) = offsets.get(at).and_then(|&row| history.place(row as u32)) {
+fn ask_history<T>(history: &&History, (_, &row): (T, &i64)) {
+    if let Some(place) = history.place(row as u32) {
         prefetch(place);
     }
 }
@@ -204,11 +200,10 @@ fn see_rows(
     now: u32,
     count: &(impl Fn(usize) -> u32 + Sync),
 ) {
-    let offsets = &offsets[..range.end];
-    for at in range {
-        prefetch_history(history, offsets, at + AHEAD);
-        if offsets[at] != -1 {
-            history.see_row(offsets[at] as u32, count(at), now);
+    let rows = range.clone().zip(&offsets[range]);
+    each_asked(history, rows, ask_history, |history, (at, &row)| {
+        if row != -1 {
+            history.see_row(row as u32, count(at), now);
         }
-    }
+    });
 }

@@ -3,6 +3,7 @@
 use crate::batch::by_key::ByKey;
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
+use crate::batch::sums::add_row;
 use crate::halves::Place;
 use crate::mem::{BLOCK, NONE};
 use crate::optim::{Room, StoredSlot};
@@ -484,9 +485,7 @@ impl<G: Gradients> Job<'_, G> {
             if !later.is_empty() {
                 sum.copy_from_slice(grad);
                 for &position in later {
-                    sum.iter_mut()
-                        .zip(self.grads.at(position, &mut scratch))
-                        .for_each(|(sum, grad)| *sum += grad);
+                    add_row(self.grads.at(position, &mut scratch), &mut sum);
                 }
                 grad = &sum;
             }
