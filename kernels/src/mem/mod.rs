@@ -17,7 +17,7 @@ pub(crate) use bucket::{Bucket, NONE};
 pub(crate) use counter::Counter;
 pub(crate) use lines::Lines;
 pub(crate) use pages::{Pages, Zeroable};
-pub(crate) use prefetch::{each_asked, prefetch, prefetch_behind, BLOCK, LINE};
+pub(crate) use prefetch::{each_asked, prefetch, prefetch_behind, prefetch_lines, BLOCK, LINE};
 pub(crate) use processes::{exchange, process_exists, ticks_per_second};
 pub(crate) use region::FreshPages;
 pub(crate) use slab::{OwnedRows, Slab};

@@ -13,14 +13,24 @@ pub(crate) fn prefetch<T>(place: &T) {
     fetch(std::ptr::from_ref(place).cast());
 }
 
+/// [`prefetch`] of as many lines as some floats fill; of fewer floats than that others share the
+/// line.
+#[inline(always)]
+pub(crate) fn prefetch_lines(floats: &[f32]) {
+    let (lines, _) = floats.as_chunks::<{ LINE / size_of::<f32>() }>();
+    lines.iter().for_each(prefetch);
+}
+
 /// [`prefetch`] of what would lie `count` places behind `place` in an array.
 #[inline(always)]
 pub(crate) fn prefetch_behind<T>(place: &T, count: usize) {
     fetch(std::ptr::from_ref(place).wrapping_add(count).cast());
 }
 
-/// Calls `f` with each item, and with each [`BLOCK`] items before that `ask`, which asks for what `f`
-/// will need. Both get `state`.
+/// Calls `f` with each item of `items`, a block after `ask`, which asks for what `f` will need. Both
+/// get `state`.
+///
+/// A block is asked for at once: what is read while lines are on their way waits for these.
 #[inline(always)]
 pub(crate) fn each_asked<S, I: Iterator + Clone>(
     mut state: S,
@@ -32,9 +42,11 @@ pub(crate) fn each_asked<S, I: Iterator + Clone>(
     for item in later.by_ref().take(BLOCK) {
         ask(&state, item);
     }
-    for item in items {
-        if let Some(item) = later.next() {
-            ask(&state, item);
+    for (at, item) in items.enumerate() {
+        if at % BLOCK == 0 {
+            for item in later.by_ref().take(BLOCK) {
+                ask(&state, item);
+            }
         }
         f(&mut state, item);
     }

@@ -5,7 +5,7 @@ use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
 use crate::batch::sums::add_row;
 use crate::halves::Place;
-use crate::mem::{BLOCK, NONE};
+use crate::mem::{each_asked, NONE};
 use crate::optim::{Room, StoredSlot};
 use crate::pool::{ranges, Parts};
 use crate::stores::{HalfRows, Part, RowPart, Waiting};
@@ -448,16 +448,15 @@ struct Job<'a, G> {
 
 impl<G: Gradients> Job<'_, G> {
     /// Updates the rows of one owner, which may write all of them, and returns how many changed.
-    fn run(&self, mut part: impl RowPart, found: &Occurrences) -> u64 {
-        let rows = found.rows();
+    fn run<P: RowPart>(&self, part: P, found: &Occurrences) -> u64 {
         let (mut sum, mut scratch) = (vec![0.0; self.dim], vec![0.0; self.dim]);
         let mut updated = 0;
         let (mut room, mut caught_up) = (Room::default(), Vec::new());
         // Rows that catch up are rounded by what is noted beside them.
         let is_given = self.folded.is_some() && self.waiting.is_none();
         let named = self.halves.filter(|_| !is_given);
-        let prefetch = |part: &_, row| {
-            RowPart::prefetch(part, row);
+        let ask = |part: &P, (_, &row): (usize, &u32)| {
+            part.prefetch(row);
             if let Some(halves) = named {
                 halves.prefetch(row);
             }
@@ -465,20 +464,13 @@ impl<G: Gradients> Job<'_, G> {
                 waiting.prefetch(row);
             }
         };
-        let (first, coming) = rows.split_at(BLOCK.min(rows.len()));
-        first.iter().for_each(|&row| prefetch(&part, row));
-        let mut coming = coming.chunks(BLOCK);
-        for (number, &row) in rows.iter().enumerate() {
-            if number % BLOCK == 0 {
-                let coming = coming.next().unwrap_or_default();
-                coming.iter().for_each(|&row| prefetch(&part, row));
+        let rows = found.rows().iter().enumerate();
+        each_asked(part, rows, ask, |part, (number, &of_row)| {
+            if !self.frozen.is_empty() && self.frozen.binary_search(&of_row).is_ok() {
+                return;
             }
-            if !self.frozen.is_empty() && self.frozen.binary_search(&row).is_ok() {
-                continue;
-            }
-            let of_row = row;
             let Some(row) = part.row_mut(of_row) else {
-                continue;
+                return;
             };
             let (first, later) = found.of(number);
             let mut grad = self.grads.at(first, &mut scratch);
@@ -503,7 +495,7 @@ impl<G: Gradients> Job<'_, G> {
                 }
             }
             updated += 1;
-        }
+        });
         updated
     }
 }

@@ -1,7 +1,7 @@
 //! Reads the rows of many tables at once, each table's to a place of its own, or all of them side
 //! by side.
 
-use crate::mem::{BLOCK, NONE};
+use crate::mem::{prefetch_lines, BLOCK, NONE};
 use crate::pool::{ranges, shares, Parts};
 use crate::simd::Level;
 use crate::stores::with_rows_now;
@@ -265,32 +265,40 @@ fn fill_side_by_side(
     let level = Level::detect();
     let blocks = range.clone().step_by(BLOCK);
     let blocks = blocks.map(|start| start..(start + BLOCK).min(range.end));
-    // In the order in which they are filled.
-    let mut later = blocks
-        .clone()
-        .flat_map(|ids| strips.iter().map(move |strip| (strip, ids.clone())));
+    // In the order in which they are filled: which lookup, of which ids, to which columns.
+    let mut later = blocks.flat_map(|ids| {
+        let columns = strips.iter().scan(0, |end, strip| {
+            *end += strip.dim();
+            Some(*end - strip.dim()..*end)
+        });
+        let strips = strips.iter().zip(columns);
+        strips.map(move |(strip, columns)| (strip, ids.clone(), columns))
+    });
+    let of = |ids: &Range<usize>| ids.start - range.start..ids.end - range.start;
     let (mut rows, mut coming) = ([NONE; BLOCK], [NONE; BLOCK]);
-    if let Some((strip, ids)) = later.next() {
-        strip.ask(ids, &mut rows)?;
-    }
-    for (ids, outs) in blocks.zip(outs.chunks_mut(BLOCK)) {
-        let mut first = 0;
-        for strip in strips {
-            if let Some((next, ids)) = later.next() {
-                next.ask(ids, &mut coming)?;
-            }
-            let columns = first..first + strip.dim();
+    let mut now: Option<(&Strip<'_>, Range<usize>, Range<usize>)> = None;
+    loop {
+        let next = later.next();
+        if let Some((strip, ids, columns)) = &next {
+            strip.ask(ids.clone(), &mut coming)?;
+            // A line that is written is read before, unless it is here.
+            let outs = outs[of(ids)].iter();
+            outs.for_each(|row| prefetch_lines(&row[columns.clone()]));
+        }
+        if let Some((strip, ids, columns)) = now {
             with_rows_now!(strip.content, store => level.run(CopyRows {
                 store,
                 rows: &rows[..ids.len()],
                 dim: strip.dim(),
-                outs: outs.iter_mut().map(|row| &mut row[columns.clone()]),
+                outs: outs[of(&ids)].iter_mut().map(|row| &mut row[columns.clone()]),
             }));
-            first = columns.end;
-            (rows, coming) = (coming, rows);
         }
+        if next.is_none() {
+            return Ok(());
+        }
+        now = next;
+        (rows, coming) = (coming, rows);
     }
-    Ok(())
 }
 
 /// Refuses another number of outputs than there are members.
