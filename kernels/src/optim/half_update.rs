@@ -142,6 +142,24 @@ impl<const S: usize> Slots<S> for Floats<S> {
     }
 }
 
+/// Runs one expression for each of `$slots` slots, with the number of the slot as a constant: a loop
+/// over so much is none that the compiler unrolls, and slots that are picked by a variable lie in
+/// memory instead of registers.
+macro_rules! each_slot {
+    ($slots:expr, $slot:ident => $run:expr) => {{
+        const { assert!($slots <= 3) };
+        each_slot!($slots, $slot => $run, 0);
+        each_slot!($slots, $slot => $run, 1);
+        each_slot!($slots, $slot => $run, 2);
+    }};
+    ($slots:expr, $slot:ident => $run:expr, $number:literal) => {
+        if $number < $slots {
+            const $slot: usize = $number;
+            $run
+        }
+    };
+}
+
 /// Values of bfloat16, in words as embeddings are.
 #[derive(Clone, Copy)]
 struct Packed<const S: usize> {
@@ -162,18 +180,18 @@ impl<const S: usize> Slots<S> for Packed<S> {
         found: &mut Unusual,
     ) {
         let (mut of_lows, mut of_highs) = ([[0.0; N]; S], [[0.0; N]; S]);
-        for slot in 0..S {
-            let words = words(record, self.starts[slot] + at);
-            [of_lows[slot], of_highs[slot]] = Bfloat16::decode_words::<N>(self.level, words);
-        }
+        each_slot!(S, SLOT => {
+            let words = words(record, self.starts[SLOT] + at);
+            [of_lows[SLOT], of_highs[SLOT]] = Bfloat16::decode_words::<N>(self.level, words);
+        });
         step_values(rule, lows, &mut of_lows, low, at);
         step_values(rule, highs, &mut of_highs, high, at);
-        for slot in 0..S {
-            let (round, start) = (self.rounds[slot], self.starts[slot] + at);
-            let (lows, highs) = (of_lows[slot], of_highs[slot]);
+        each_slot!(S, SLOT => {
+            let (round, start) = (self.rounds[SLOT], self.starts[SLOT] + at);
+            let (lows, highs) = (of_lows[SLOT], of_highs[SLOT]);
             let words = encode_words::<Bfloat16, N>(round, at as u32, lows, highs, found);
             record[start..start + N].copy_from_slice(&words);
-        }
+        });
     }
 
     #[inline(always)]
