@@ -32,7 +32,7 @@ mod numbering;
 pub(crate) mod occurrences;
 pub(crate) mod pooling;
 mod ranged;
-mod reduce;
+pub(crate) mod reduce;
 mod restore;
 mod sparse_bags;
 mod split;

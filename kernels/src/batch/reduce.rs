@@ -41,7 +41,30 @@ pub fn reduce_columns(
     out: &mut [f32],
 ) -> Result<()> {
     let dim = grads.dim();
-    let distinct = shapes(out.len(), dim, inverse.len(), grads.len() * dim)?;
+    expect_rows(
+        inverse,
+        shapes(out.len(), dim, inverse.len(), grads.len() * dim)?,
+    )?;
+    sum_rows(pool, grads, inverse, out);
+    Ok(())
+}
+
+/// Refuses an entry of `inverse` that is neither -1 nor one of so many rows.
+pub(crate) fn expect_rows(inverse: &[i32], rows: usize) -> Result<()> {
+    // -1 is the first number here.
+    let number = |at: i32| at.wrapping_add(1) as u32 as usize;
+    let last = inverse.iter().map(|&at| number(at)).max();
+    if last.is_none_or(|last| last <= rows) {
+        return Ok(());
+    }
+    let wrong = inverse.iter().find(|&&at| number(at) > rows);
+    wrong.map_or(Ok(()), |&at| Err(out_of_range(at, rows)))
+}
+
+/// [`reduce_columns`] by an `inverse` that [`expect_rows`] takes, of as many entries as there are
+/// gradients.
+pub(crate) fn sum_rows(pool: &Pool, grads: Columns<'_>, inverse: &[i32], out: &mut [f32]) {
+    let dim = grads.dim();
     let parts = pool.parts(inverse.len() * dim, LEAST_FLOATS);
     if parts == 1 {
         return Level::detect().run(Alone {
@@ -50,13 +73,11 @@ pub fn reduce_columns(
             out,
         });
     }
-    pool.try_each(Turns::deal(out, dim, parts), |mut sums| {
+    pool.each(Turns::deal(out, dim, parts), |mut sums| {
         let mut fresh = vec![true; sums.len()];
         for (&at, grad) in inverse.iter().zip(grads.rows()) {
-            let row = match usize::try_from(at) {
-                Ok(row) if row < distinct => row,
-                Err(_) if at == -1 => continue,
-                _ => return Err(out_of_range(at, distinct)),
+            let Ok(row) = usize::try_from(at) else {
+                continue;
             };
             if let Some(own) = sums.own(row) {
                 let is_first = std::mem::take(&mut fresh[own]);
@@ -66,8 +87,7 @@ pub fn reduce_columns(
         let rows = sums.rows().zip(&fresh);
         rows.filter(|(_, &fresh)| fresh)
             .for_each(|(row, _)| row.fill(0.0));
-        Ok(())
-    })
+    });
 }
 
 /// All sums, made by one thread.
@@ -78,10 +98,10 @@ struct Alone<'a> {
 }
 
 impl Vectorized for Alone<'_> {
-    type Output = Result<()>;
+    type Output = ();
 
     #[inline(always)]
-    fn run(self) -> Result<()> {
+    fn run(self) {
         match self.grads.dim() {
             1 => self.sum(add::<1>),
             8 => self.sum(add::<8>),
@@ -96,7 +116,7 @@ impl Alone<'_> {
     /// Sums begin at -0.0, to which any number is added without a change of its bits: which
     /// gradient of a row is the first comes in no order that could be foreseen.
     #[inline(always)]
-    fn sum(self, add: impl Fn(&[f32], &mut [f32])) -> Result<()> {
+    fn sum(self, add: impl Fn(&[f32], &mut [f32])) {
         let dim = self.grads.dim();
         let distinct = self.out.len() / dim;
         self.out.fill(-0.0);
@@ -104,18 +124,16 @@ impl Alone<'_> {
         for (&at, grad) in self.inverse.iter().zip(self.grads.rows()) {
             // -1 is beyond all rows.
             let row = at as u32 as usize;
-            match fresh.get_mut(row) {
-                Some(fresh) => *fresh = false,
-                None if at == -1 => continue,
-                None => return Err(out_of_range(at, distinct)),
-            }
+            let Some(fresh) = fresh.get_mut(row) else {
+                continue;
+            };
+            *fresh = false;
             self.grads.ask_behind(grad, BLOCK);
             add(grad, &mut self.out[row * dim..(row + 1) * dim]);
         }
         let rows = self.out.chunks_exact_mut(dim).zip(&fresh);
         rows.filter(|(_, &fresh)| fresh)
             .for_each(|(row, _)| row.fill(0.0));
-        Ok(())
     }
 }
 

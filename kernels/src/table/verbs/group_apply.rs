@@ -1,6 +1,7 @@
 //! One step of an optimizer in many tables at once.
 
-use crate::batch::{reduce_columns, reduce_pooled};
+use crate::batch::reduce::{expect_rows, sum_rows};
+use crate::batch::reduce_pooled;
 use crate::sync::{RwLock, RwLockWriteGuard};
 use crate::table::disk::Held;
 use crate::table::group::{by_address, each, Failure};
@@ -170,30 +171,31 @@ impl<'t, 'g> Update<'t, 'g> {
         }
     }
 
-    /// Sums the gradients of each key of each lookup, `in_place` those that are alone: both ways
-    /// give the same bits.
-    fn sum(&mut self, pool: &Pool, in_place: bool) -> Result<()> {
+    /// Makes gradients ready to be summed by the key of each lookup, `in_place` those that are
+    /// alone: both ways give the same bits.
+    fn prepare(&mut self, pool: &Pool, in_place: bool) -> Result<()> {
         let Grads::Lookups(lookups) = &self.grads else {
             return Ok(());
         };
-        let floats = self.offsets.len() * self.table.dim();
-        if in_place || floats > MOST_SUMS {
-            self.grads = Grads::Keyed(self.table.keyed(pool, lookups)?);
+        let (table, dim) = (self.table, self.table.dim());
+        if in_place || self.offsets.len() * dim > MOST_SUMS {
+            self.grads = Grads::Keyed(table.keyed(pool, lookups)?);
             return Ok(());
         }
-        let mut sums = vec![0.0; floats];
-        let mut rest = &mut sums[..];
-        for lookup in lookups {
-            let (own, others) = rest.split_at_mut(lookup.offsets.len() * self.table.dim());
-            rest = others;
-            let inverse = lookup.inverse;
-            let summed = match &lookup.bags {
-                Some(bags) => reduce_pooled(pool, lookup.grads, inverse, bags, own),
-                None => reduce_columns(pool, lookup.grads, inverse, own),
-            };
-            self.table.named(summed)?;
+        for lookup in lookups.iter().filter(|lookup| lookup.bags.is_none()) {
+            table.named(expect_rows(lookup.inverse, lookup.offsets.len()))?;
         }
-        self.grads = Grads::Rows(sums.into());
+        if lookups.iter().any(|lookup| lookup.bags.is_some()) {
+            let mut sums = vec![0.0; self.offsets.len() * dim];
+            for (lookup, own) in each_sum(lookups, dim, &mut sums) {
+                let (grads, inverse) = (lookup.grads, lookup.inverse);
+                match &lookup.bags {
+                    Some(bags) => table.named(reduce_pooled(pool, grads, inverse, bags, own))?,
+                    None => sum_rows(pool, grads, inverse, own),
+                }
+            }
+            self.grads = Grads::Rows(sums.into());
+        }
         Ok(())
     }
 
@@ -208,7 +210,8 @@ impl<'t, 'g> Update<'t, 'g> {
         Ok(())
     }
 
-    /// Updates the rows.
+    /// Updates the rows. Gradients that are only to be summed are summed now, so that they are still
+    /// in the caches.
     fn run(&mut self, pool: &Pool, content: &mut Content, step: &Step<'_>) {
         let Some(dealt) = &self.dealt else {
             return;
@@ -220,9 +223,29 @@ impl<'t, 'g> Update<'t, 'g> {
                 table.update(pool, content, dealt, &rows, step)
             }
             Grads::Keyed(keyed) => table.update(pool, content, dealt, keyed, step),
-            Grads::Lookups(_) => 0,
+            Grads::Lookups(lookups) => {
+                let mut sums = vec![0.0; self.offsets.len() * dim];
+                for (lookup, own) in each_sum(lookups, dim, &mut sums) {
+                    sum_rows(pool, lookup.grads, lookup.inverse, own);
+                }
+                let rows = Rows { dim, grads: &sums };
+                table.update(pool, content, dealt, &rows, step)
+            }
         };
     }
+}
+
+/// Each lookup with the place of the sums of its keys.
+fn each_sum<'s, 'g>(
+    lookups: &'s [LookupGradients<'g>],
+    dim: usize,
+    sums: &'s mut [f32],
+) -> impl Iterator<Item = (&'s LookupGradients<'g>, &'s mut [f32])> {
+    let mut rest = sums;
+    lookups.iter().filter_map(move |lookup| {
+        let own = rest.split_off_mut(..lookup.offsets.len() * dim)?;
+        Some((lookup, own))
+    })
 }
 
 /// Sums, checks and updates; `updates` are in the order of their tables' addresses.
@@ -259,7 +282,7 @@ fn update_all(
         |(one, _)| one.cost,
         |pool, (one, content)| {
             let done = one
-                .sum(pool, is_only)
+                .prepare(pool, is_only)
                 .and_then(|()| one.deal(pool, content))
                 .and_then(|()| one.table.expect_slots(content, &slots));
             failure.note(one.first, done);
