@@ -120,6 +120,7 @@ def branch_of(condition):
 def test_a_thread_builds_in_its_scopes_while_a_run_of_another_one_changes_the_graph(dynamic, graph, monkeypatch, scope, began, ended):
     """The pass over a graph cleared what TensorFlow keeps once for all threads: ops that another thread made lost their
     control dependencies, devices and branches without a word."""
+    assert "_control_dependencies_stack" not in graph.__dict__
     rows = sparse_lookup(support.make_table(), tf.constant([1, 2], tf.int64), modify_graph=True)
     pooled, other, value = tf.reduce_sum(rows, 1), tf.constant(1.0), tf.constant(2.0)
     is_changing, may_end, added = threading.Event(), threading.Event(), []

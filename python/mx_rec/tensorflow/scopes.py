@@ -61,15 +61,24 @@ _FRESH = {
 }  # type: Dict[str, Callable[[Any], Any]]
 
 
+# Whether the attributes of a graph can be read and set past those of its class.
+_ARE_APART = "__dict__" in dir(tf.Graph)
+
+
 @contextlib.contextmanager
 def own_scopes(graph: tf.Graph) -> Iterator[None]:
     """A context in which this thread makes ops in no scope of the graph but its devices.
 
-    Other threads that build the graph meanwhile stay in their scopes, and not in those of this one.
+    Other threads that build the graph meanwhile stay in their scopes, and not in those of this one,
+    but where graphs have no `__dict__`, as in TensorFlow 2.21.
 
     Args:
         graph: The graph.
     """
+    if not _ARE_APART:
+        with graph.control_dependencies(None):
+            yield
+        return
     before = _own.values.get(id(graph))
     _own.values[id(graph)] = {name: begin(graph) for name, begin in _FRESH.items()}
     try:
@@ -83,5 +92,5 @@ def own_scopes(graph: tf.Graph) -> Iterator[None]:
 
 def keep_scopes_apart() -> None:
     """Lets all graphs have scopes by `own_scopes`; a second call changes nothing."""
-    for name in _FRESH:
+    for name in _FRESH if _ARE_APART else ():
         setattr(tf.Graph, name, _OfThread(name))
