@@ -24,8 +24,8 @@ from mx_rec.export.serving import patched_saver_of_builder
 from mx_rec.graph.eos import eos_map
 from mx_rec.graph.imported import patched_import, patched_new_operations
 from mx_rec.graph.iterators import remembering_elements
-from mx_rec.graph.sessions import (fetching, preparing, preparing_options, preparing_parts,
-                                   running_parts, starting_iterators)
+from mx_rec.graph.sessions import (extending_session, fetching, preparing, preparing_options,
+                                   preparing_parts, running_parts, starting_iterators)
 from mx_rec.graph.variables import (patched_get_collection, patched_gradients, patched_initializer,
                                     patched_monitored_session, patched_saveables)
 from mx_rec.graph.weights import holding, holding_one
@@ -41,6 +41,7 @@ from mx_rec.state.graph_state import remember_session
 from mx_rec.stock.estimators import patched_add_mode, patched_model_fn
 from mx_rec.stock.saved_variables import patched_reader, patched_start
 from mx_rec.tensorflow import names
+from mx_rec.tensorflow.scopes import keep_scopes_apart
 from mx_rec.tensorflow.versions import IS_1, VERSION, Absent, absent, find, has_estimators
 
 _STOCK = "_mx_rec_stock"
@@ -170,6 +171,7 @@ _PATCHES = (
     _Patch("sessions", _SESSION, "partial_run_setup", preparing_parts),
     _Patch("sessions", _SESSION, "partial_run", running_parts),
     _Patch("sessions", _SESSION, "_make_callable_from_options", preparing_options),
+    _Patch("sessions", _SESSION, "_extend_graph", extending_session),
     # Workers are told what keeps them from tables on servers.
     _Patch("tables on parameter servers", _in(_P + "training.session_manager:SessionManager"),
            "wait_for_session", patched_wait),
@@ -286,3 +288,5 @@ def apply() -> None:
     for name in ("batch_set_value", "set_value") * IS_1:
         _export("keras.backend." + name, getattr(names.keras_backend, name))
     names.dataset_ops.DatasetV2.eos_map = eos_map
+    # A run may change a graph that another thread builds.
+    keep_scopes_apart()

@@ -19,6 +19,7 @@ _REASONS = (
     ("has no attribute 'get_registered_ops'", "op_def_registry.get_registered_ops: only 1.15 has it"),
     ("'tensorflow.python.framework.graph_util_impl' has no attribute 'convert_variables_to_constants'",
      "graph_util_impl.convert_variables_to_constants: moved after 2.12; test_freezing has the public name"),
+    ("'Graph' object has no attribute '__dict__'", "scopes of a thread of its own: graphs of TensorFlow 2.21 have no __dict__"),
     ("tf.device does not support functions", "tf.device with a function: only 1.15 takes it by that name"),
 )
 

@@ -1,15 +1,19 @@
 """What has to happen before a session's first step happens once, for all threads, and however the step is run."""
 
+import contextlib
+import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.python.ops import control_flow_ops
 
 import modify_cases as cases
 import support
 from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.core.feature_process import EvictHook
-from mx_rec.graph import modify_graph_and_start_emb_cache
+from mx_rec.graph import modify_graph_and_start_emb_cache, sessions
 from mx_rec.state.graph_state import graph_state
 from mx_rec.util.initialize import ConfigInitializer, terminate_config_initializer
 
@@ -87,6 +91,81 @@ def test_a_lookup_that_is_built_after_the_first_run_and_lacks_its_timestamp_is_a
             sess.run(rows)
     tf.compat.v1.add_to_collection("ASCEND_TIMESTAMP", tf.constant(78, tf.int64))
     assert sess.run([rows, observe.inputs[3]])[1] == 78
+
+
+SCOPES = {
+    "control_dependencies": lambda graph, other: graph.control_dependencies([other]),
+    "device": lambda graph, other: graph.device("/device:CPU:1"),
+    "colocate_with": lambda graph, other: graph.colocate_with(other),
+    "attributes": lambda graph, other: graph._attr_scope({"_of": attr_value_pb2.AttrValue(b=True)}),
+    "overrides": lambda graph, other: graph.gradient_override_map({"Identity": "Square"}),
+    "branch": lambda graph, other: branch_of(tf.equal(other, 1.0)),
+}
+
+
+@contextlib.contextmanager
+def branch_of(condition):
+    """The branch of a tf.cond that is taken if the condition holds."""
+    pivot = tf.identity(tf.compat.v1.raw_ops.Switch(data=condition, pred=condition)[1])
+    context = control_flow_ops.CondContext(condition, pivot, 1)
+    context.Enter()
+    try:
+        yield
+    finally:
+        context.Exit()
+
+
+@pytest.mark.parametrize("began,ended", [("outside", "inside"), ("inside", "built"), ("inside", "left"), ("outside", "left")])
+@pytest.mark.parametrize("scope", sorted(SCOPES))
+def test_a_thread_builds_in_its_scopes_while_a_run_of_another_one_changes_the_graph(dynamic, graph, monkeypatch, scope, began, ended):
+    """The pass over a graph cleared what TensorFlow keeps once for all threads: ops that another thread made lost their
+    control dependencies, devices and branches without a word."""
+    assert "_control_dependencies_stack" not in graph.__dict__
+    rows = sparse_lookup(support.make_table(), tf.constant([1, 2], tf.int64), modify_graph=True)
+    pooled, other, value = tf.reduce_sum(rows, 1), tf.constant(1.0), tf.constant(2.0)
+    is_changing, may_end, added = threading.Event(), threading.Event(), []
+
+    def change(graph, first, stock=sessions.pass_over):
+        with graph.device("/device:CPU:2"), graph.control_dependencies([value]), \
+                graph.gradient_override_map({"Identity": "Exp"}):
+            is_changing.set()
+            # The other thread's op may wait for this one's end.
+            may_end.wait(0.3)
+            added.append(tf.identity(other).op)
+        stock(graph, first)
+
+    def run():
+        with graph.as_default(), support.new_session(graph) as sess:
+            sess.run(pooled)
+
+    runner = threading.Thread(target=run)
+    monkeypatch.setattr(sessions, "pass_over", change)
+
+    def at(point):
+        if point == began:
+            runner.start()
+            assert is_changing.wait(60)
+        if point == ended:
+            may_end.set()
+            runner.join(60)
+
+    def build(at):
+        at("outside")
+        with SCOPES[scope](graph, other):
+            at("inside")
+            made = tf.identity(value, name="made").op
+            at("built")
+        at("left")
+        return [made, tf.identity(value, name="behind").op]
+
+    def seen(ops):
+        return [([one.type for one in op.control_inputs], op.device, len(op.colocation_groups()), sorted(op.node_def.attr),
+                 op._get_control_flow_context() is None, op.inputs[0].op.type) for op in ops]
+
+    during = seen(build(at))
+    assert not runner.is_alive()
+    assert during == seen(build(lambda point: None))
+    assert seen(added) == [(["Const"], "/device:CPU:2", 1, ["T", "_gradient_op_type"], True, "Const")]
 
 
 def test_threads_that_open_sessions_at_once_are_all_known(dynamic):

@@ -174,11 +174,17 @@ def test_an_update_counts_the_ids_of_gradients_that_no_lookup_of_its_run_gives(m
     assert there == {key for key, count in counts.items() if count >= 3} and there != keys
 
 
-def test_an_update_counts_the_ids_that_none_of_its_lookups_has_and_those_of_lookups_once(mx):
-    """A gradient of the batch joined with one of other ids: these were dropped."""
+@pytest.mark.parametrize("is_one_batch", [False, True])
+def test_an_update_counts_the_ids_that_none_of_its_lookups_has_and_those_of_lookups_once(mx, is_one_batch):
+    """A gradient of the batch joined with one of other ids: these were dropped, also if they were computed from another part of the batch."""
     admission(mx, 3)
     with tf.Graph().as_default() as graph:
         ids, others = v1.placeholder(tf.int64, [None]), v1.placeholder(tf.int64, [None])
+        feeds = {ids: [1, 55], others: [7, 7, 9]}
+        if is_one_batch:
+            data = tf.data.Dataset.from_tensors((np.array(feeds.pop(ids)), np.array(feeds.pop(others)))).repeat()
+            ids, others = v1.data.make_one_shot_iterator(data).get_next()
+            others = 1 * others
         w = v1.get_variable("w", [cases.ROWS, 2], initializer=v1.constant_initializer(START))
         made = v1.train.MomentumOptimizer(0.1, 0.5)
         (grad, _), = made.compute_gradients(tf.reduce_sum(tf.square(tf.gather(w, ids) - 1.0)))
@@ -191,7 +197,7 @@ def test_an_update_counts_the_ids_that_none_of_its_lookups_has_and_those_of_look
         with support.started(support.new_session()) as sess:
             one, = converted(graph)
             for keys in (set(), {7}, {1, 7, 9}):
-                sess.run(train, {ids: [1, 55], others: [7, 7, 9]})
+                sess.run(train, feeds)
                 assert set(sess.run(library().mx_rec_export(one.table.handle, []).keys).tolist()) - {55} == keys
 
 

@@ -127,6 +127,40 @@ def test_what_sets_a_converted_variable_sets_its_table(v1, use_resource):
     same(v1, use_resource, run)
 
 
+@KINDS
+@pytest.mark.parametrize("change", ["assign", "assign_without_read", "assign_add", "scatter_update", "group", "slot_assign"])
+def test_what_waits_for_a_change_that_was_looked_at_before_waits_for_that_of_the_table(v1, use_resource, change):
+    """It ran the op on the dead variable: an assignment was lost without a word, and others failed as if nothing had been initialized."""
+
+    def run(model):
+        made = WRITES[change](v1, model)
+        # Looks at it.
+        yield "step", model.step()
+        with tf.control_dependencies([made]):
+            behind = tf.gather(model.w, SOME) + tf.reduce_sum(model.slot)
+        yield "behind", model.sess.run(behind)
+        model.sess.run(tf.group(made))
+        yield "group", model.rows()
+        yield "slot", model.sess.run(model.slot)
+
+    same(v1, use_resource, run)
+
+
+@KINDS
+def test_what_waits_for_an_update_of_before_the_conversion_waits_for_that_of_the_table(v1, use_resource):
+    """As above: the group failed, and beside the training op the update has to run once."""
+
+    def run(model):
+        [update] = [op for op in model.graph.get_operations() if op.type.endswith("SparseApplyAdagrad")]
+        group = tf.group(update)
+        model.sess.run(group, {model.ids: SOME})
+        yield "alone", model.rows()
+        model.sess.run([group, model.train], {model.ids: SOME})
+        yield "both", model.rows()
+
+    same(v1, use_resource, run)
+
+
 READS = {
     "fetch": lambda v1, m: m.w,
     "name": lambda v1, m: "w:0" if "Variable" in m.w.op.type else "w/Read/ReadVariableOp:0",
@@ -220,6 +254,57 @@ def test_ops_that_a_thread_makes_while_another_one_runs_work_on_the_table(v1, us
     np.testing.assert_array_equal(model.sess.run(made[0]), before)
     np.testing.assert_array_equal(before, model.rows()[[1, 2]])
     model.sess.close()
+
+
+def built_beside(v1, use_resource, tables, place, monkeypatch):
+    """Two training ops of one variable, of which a thread runs the first when the other has `place` ops; returns all numbers, and the number of ops."""
+    graph, made, threads, seen = tf.Graph(), [], [], []
+    builder = threading.current_thread()
+    with graph.as_default():
+        w = v1.get_variable("w", START.shape, initializer=v1.constant_initializer(START), use_resource=use_resource)
+        ids = v1.placeholder(tf.int64, [None])
+        first = tf.reduce_sum(tf.square(tf.gather(w, ids) - 1.0))
+        train = v1.train.GradientDescentOptimizer(0.1).minimize(first)
+        init, sess = v1.global_variables_initializer(), support.new_session(graph)
+        if not tables:
+            support.keep_variables()
+
+        def meanwhile():
+            sess.run(init)
+            seen.append(sess.run([first, train], {ids: IDS})[0])
+
+        def create(self, *args, stock=tf.Graph._create_op_internal, **kwargs):
+            if self is graph and threading.current_thread() is builder:
+                made.append(args)
+                if len(made) == place:
+                    threads.append(threading.Thread(target=meanwhile))
+                    threads[0].start()
+                    threads[0].join(0.5)
+            return stock(self, *args, **kwargs)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(tf.Graph, "_create_op_internal", create)
+            loss = tf.reduce_sum(tf.abs(tf.nn.embedding_lookup(w, ids) - 2.0)) + tf.reduce_sum(tf.gather(w, ids + 1))
+            other = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        for thread in threads:
+            thread.join()
+        if not threads:
+            meanwhile()
+        seen += [sess.run([found, each], {ids: IDS})[0] for found, each in ((loss, other), (first, train), (loss, other))]
+        seen.append(sess.run(w))
+        sess.close()
+    return seen, len(made)
+
+
+@pytest.mark.parametrize("parts", [pytest.param(40, marks=pytest.mark.long), 5])
+@KINDS
+def test_a_thread_makes_a_training_op_while_a_run_of_another_one_converts_the_graph(v1, use_resource, parts, monkeypatch):
+    """The conversion took the gathers out of the graph from which the thread made gradients: the new op trained nothing, without a word."""
+    expected, count = built_beside(v1, use_resource, False, 0, monkeypatch)
+    for place in range(1, count + 1, count // parts):
+        seen, _ = built_beside(v1, use_resource, True, place, monkeypatch)
+        for name, (table, stock) in enumerate(zip(seen, expected)):
+            np.testing.assert_allclose(table, stock, rtol=1e-5, atol=1e-5, err_msg="{} at {}".format(name, place))
 
 
 @KINDS

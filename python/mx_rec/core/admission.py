@@ -23,6 +23,7 @@ from mx_rec.state.graph_state import GraphState, find_session, graph_state, oute
 from mx_rec.state.settings import Settings
 from mx_rec.state.table_variable import (CLUSTER_TABLE_OP, TABLE_OP, described_name, table_op_of,
                                          table_ops)
+from mx_rec.tensorflow.scopes import own_scopes
 from mx_rec.validator.validator import Int, Text, Type, checked
 
 # Name scope of the stand-in for the timestamp of the collection.
@@ -338,7 +339,7 @@ def settle_timestamp(graph: Optional[tf.Graph] = None, is_last_call: bool = True
                 raise ValueError("the timestamp {} is {}: put tf.cast(..., tf.int64) of it into "
                                  "the collection {}.".format(value.name, value.dtype.name,
                                                              ASCEND_TIMESTAMP))
-            with graph.as_default(), tf.init_scope(), tf.device("/cpu:0"):
+            with graph.as_default(), own_scopes(graph), tf.device("/cpu:0"):
                 value = tf.cast(value, tf.int64, name=_TIMESTAMP_SCOPE + "/cast")
         for op in waiting:
             op._update_input(0, value)  # pylint: disable=protected-access

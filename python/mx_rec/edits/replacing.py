@@ -10,6 +10,7 @@ from tensorflow.core.framework import attr_value_pb2
 
 from mx_rec.tensorflow.moved import move_each
 from mx_rec.tensorflow.names import deprecation
+from mx_rec.tensorflow.scopes import own_scopes
 
 # The outputs of an op that session.run takes no values for: a list of positions.
 UNFED_ATTRIBUTE = "_mx_rec_unfed"
@@ -53,16 +54,20 @@ def in_place_of(op: tf.Operation) -> Iterator[None]:
 def extensible(graph: tf.Graph) -> Iterator[None]:
     """A context in which ops can be added to a graph, also to one that was finalized.
 
+    They are in no scope of a program, but on its devices; see `own_scopes`. No other thread adds an
+    op or makes gradients meanwhile, so that none is taken for one that was looked at. No session
+    may run inside, whose graph TensorFlow extends between ops of other threads.
+
     Args:
         graph: The graph.
     """
-    with extending:
+    with extending, _alone(graph):
         finalized, before = graph.finalized, graph.version
         if finalized:
             graph._unsafe_unfinalize()  # pylint: disable=protected-access
         try:
-            with graph.as_default(), graph.control_dependencies(None), \
-                    tf.compat.v1.name_scope(None), making_many():
+            with graph.as_default(), own_scopes(graph), tf.compat.v1.name_scope(None), \
+                    making_many():
                 yield
         finally:
             if graph.version > before:
@@ -71,6 +76,38 @@ def extensible(graph: tf.Graph) -> Iterator[None]:
                 getattr(graph, _OWN).append((before, graph.version))
             if finalized:
                 graph.finalize()
+
+
+@contextlib.contextmanager
+def _alone(graph: tf.Graph) -> Iterator[None]:
+    """A context in which no other thread adds ops to a graph."""
+    # pylint: disable=protected-access
+    if graph._lock._is_owned():
+        yield
+        return
+    # An op has its number before it is in the graph: those that are being made are finished first.
+    with graph._session_run_lock():
+        graph._lock.acquire()
+    try:
+        yield
+    finally:
+        graph._lock.release()
+
+
+@contextlib.contextmanager
+def unchanged(graph: tf.Graph) -> Iterator[None]:
+    """A context in which no other thread changes a graph as in `extensible`.
+
+    What has begun is finished first. As there, no session may run inside.
+
+    Args:
+        graph: The graph.
+    """
+    # pylint: disable=protected-access
+    with graph._mutation_lock():
+        with graph._lock:
+            pass
+        yield
 
 
 def own_ops(graph: tf.Graph) -> Set[tf.Operation]:

@@ -191,6 +191,25 @@ def in_its_place(op: tf.Operation) -> tf.Operation:
     return getattr(op.graph, REPLACED, {}).get(op, op)
 
 
+def waits_instead(op: tf.Operation) -> bool:
+    """Makes an op wait for what stands in the places of ops that it waits for.
+
+    Args:
+        op: An op that was made since those were replaced.
+
+    Returns:
+        Whether it waited for one.
+    """
+    # pylint: disable=protected-access
+    waits = op.control_inputs
+    instead = [change_of(one) or in_its_place(one) for one in waits]
+    if instead == list(waits):
+        return False
+    op._remove_all_control_inputs()
+    op._add_control_inputs(list(OrderedDict.fromkeys(instead)))
+    return True
+
+
 def depends(starts: Iterable[tf.Operation], others: Set[tf.Operation]) -> bool:
     """Returns whether ops are, depend on, or wait for any of some others."""
     return not others.isdisjoint(upstream(starts, control_inputs=True))

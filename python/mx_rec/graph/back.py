@@ -6,16 +6,17 @@ session that has run it begins anew with the values that the variables would hol
 converts the graph with all of its training ops, as far as it can.
 """
 
-from typing import Any, Iterable, List
+import contextlib
+from typing import Any, Callable, Iterable, List, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from mx_rec.base.log import logger
-from mx_rec.edits.replacing import extensible
+from mx_rec.edits.replacing import extending, extensible, unchanged
 from mx_rec.edits.upstream import upstream
 from mx_rec.graph.anew import begin_anew, given_up, reason_to_stay, rename
-from mx_rec.graph.runs import has_run
+from mx_rec.graph.runs import has_run, preparation
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.convert import ConvertedVariable, converted
 
@@ -31,29 +32,54 @@ _SLOTS = "_mx_rec_slots"
 _MOST = 10
 
 
-def have_gradients(ys: Any, xs: Any) -> None:
-    """Makes variables of tables that gradients are asked of; it does nothing for all others.
+def with_gradients(stock: Callable[..., Any], ys: Any, xs: Any, *args: Any,
+                   **kwargs: Any) -> Any:
+    """Calls tf.gradients, once tables that gradients are asked of are variables.
 
     Args:
+        stock: TensorFlow's function.
         ys: What is derived: tensors, nested as tf.gradients takes them.
         xs: By what: variables and tensors.
+        *args: Further arguments.
+        **kwargs: The same.
+
+    Returns:
+        What it gives.
 
     Raises:
-        NotImplementedError: If one of them has to stay a table.
+        NotImplementedError: If one of the tables has to stay one.
     """
-    if tf.executing_eagerly():
-        return
-    starts = [one.op for one in tf.nest.flatten(ys) if isinstance(one, tf.Tensor)]
-    tables = converted(starts[0].graph) if starts else []
+    starts = [] if tf.executing_eagerly() else [
+        one.op for one in tf.nest.flatten(ys) if isinstance(one, tf.Tensor)]
+    while starts:
+        graph = starts[0].graph
+        with unchanged(graph):
+            if not _tables_asked(starts, xs):
+                return stock(ys, xs, *args, **kwargs)
+        with contextlib.ExitStack() as prepared:
+            # A session that is being prepared has not begun.
+            for session in sorted(graph_state(graph).sessions(), key=id):
+                prepared.enter_context(preparation(session))
+            with extending:
+                _be_variables(graph, _tables_asked(starts, xs))
+    return stock(ys, xs, *args, **kwargs)
+
+
+def _tables_asked(starts: Sequence[tf.Operation], xs: Any) -> List[ConvertedVariable]:
+    """Returns the tables that gradients of what ops give are asked of."""
+    tables = converted(starts[0].graph)
     if not tables:
-        return
-    graph = starts[0].graph
+        return []
     asked = set(_names(tf.nest.flatten(xs)))
     needed = set(upstream(starts))
-    found = [one for one in tables if one.plan.name in asked and one.table.handle.op in needed]
+    return [one for one in tables if one.plan.name in asked and one.table.handle.op in needed]
+
+
+def _be_variables(graph: tf.Graph, found: Sequence[ConvertedVariable]) -> None:
+    """Makes variables of all tables of a graph, if gradients are asked of some of them."""
     if not found:
         return
-    reason = _reason_to_stay(graph, tables)
+    reason = _reason_to_stay(graph, converted(graph))
     if reason:
         raise NotImplementedError(_text(found[0], reason))
     _go_back(graph)
@@ -126,7 +152,7 @@ def _available_bytes() -> int:
 def _go_back(graph: tf.Graph) -> None:
     """Makes a graph what it was before its conversion, and its session begin anew."""
     state = graph_state(graph)
-    with extensible(graph):
+    with extending:
         late = state.late_ops
         # What was made since the last run may read variables, too.
         late.adopt()
@@ -135,15 +161,16 @@ def _go_back(graph: tf.Graph) -> None:
         for session in sessions:
             retired |= given_up(session)
             begin_anew(session, late.values())
-        # What each conversion found is there again when the later ones are taken back.
-        for before in reversed(state.before):
-            renamed = before.go_back(late.replaced)
-            for session in sessions:
-                rename(session, renamed)
-        for op in graph.get_operations():
-            for variable in getattr(op, _SLOTS, ()):
-                op._add_control_input(variable.initializer)  # pylint: disable=protected-access
-            if hasattr(op, _SLOTS):
-                delattr(op, _SLOTS)
-        state.is_settled, state.was_run, state.without_training = times >= _MOST, True, 0
-        state.retired, state.went_back = retired, times
+        with extensible(graph):
+            # What each conversion found is there again when the later ones are taken back.
+            for before in reversed(state.before):
+                renamed = before.go_back(late.replaced)
+                for session in sessions:
+                    rename(session, renamed)
+            for op in graph.get_operations():
+                for variable in getattr(op, _SLOTS, ()):
+                    op._add_control_input(variable.initializer)  # pylint: disable=protected-access
+                if hasattr(op, _SLOTS):
+                    delattr(op, _SLOTS)
+            state.is_settled, state.was_run, state.without_training = times >= _MOST, True, 0
+            state.retired, state.went_back = retired, times

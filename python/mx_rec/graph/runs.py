@@ -1,5 +1,6 @@
 """What the sessions of a graph have run: the attributes by which a session is marked."""
 
+import threading
 from typing import Any
 
 from mx_rec.tensorflow.names import session as sessions
@@ -17,6 +18,9 @@ SETTLED = "_mx_rec_settled"
 # Those that a session does not have before its first run.
 FRESH = (RAN, PREPARED, READY, SETTLED)
 
+# The lock that is held while it is prepared.
+_LOCK = "_mx_rec_lock"
+
 # TensorFlow's own: patches.py imports this before it replaces anything.
 _STOCK_RUN = sessions.BaseSession.run
 
@@ -29,6 +33,15 @@ def stock_run(session: Any, fetches: Any) -> Any:
         fetches: As of session.run.
     """
     return _STOCK_RUN(session, fetches)
+
+
+def preparation(session: Any) -> threading.Lock:
+    """Returns the lock that is held while a session is prepared for a run.
+
+    Args:
+        session: The session.
+    """
+    return session.__dict__.setdefault(_LOCK, threading.Lock())
 
 
 def has_run(session: Any) -> bool:

@@ -14,19 +14,17 @@ from mx_rec.edits.replacing import extending, extensible
 from mx_rec.graph.anew import note_callable, note_closure, set_values
 from mx_rec.graph.fuse import pass_over
 from mx_rec.graph.needs import Needs, has_fused
-from mx_rec.graph.runs import PREPARED, RAN, READY, SETTLED, has_run, stock_run
+from mx_rec.graph.runs import PREPARED, RAN, READY, SETTLED, has_run, preparation, stock_run
 from mx_rec.graph.variables import convert_before_run
 from mx_rec.graph.weights import set_held
 from mx_rec.state.graph_state import GraphState, graph_state
-from mx_rec.tensorflow.names import version_for
+from mx_rec.tensorflow.names import c_api, version_for
 
 # Name scope of what a rewrite adds.
 PIPELINE_SCOPE = "mx_rec_pipeline/"
 
-# Attributes of a session, beside those of runs.py: what partial runs fetch in the place of others,
-# and the lock of its preparation.
+# Attribute of a session, beside those of runs.py: what partial runs fetch in the place of others.
 _PARTS = "_mx_rec_parts"
-_LOCK = "_mx_rec_lock"
 
 
 def starting_iterators(stock: Callable[..., Any], self: Any, fetches: Any, feed_dict: Any = None,
@@ -80,6 +78,26 @@ def running_parts(stock: Callable[..., Any], self: Any, handle: Any, fetches: An
     """BaseSession.partial_run, which fetches what its setup has decided."""
     with _deciding(instead=self.__dict__.get(_PARTS, {}).get(handle, {})):
         return stock(self, handle, fetches, feed_dict)
+
+
+def extending_session(stock: Callable[..., None], self: Any) -> None:
+    """BaseSession._extend_graph, which gives a session no op that has yet to be replaced.
+
+    Other threads may have made some since the run was prepared. A session has a copy of each op,
+    which is changed in vain.
+    """
+    # pylint: disable=protected-access
+    late = graph_state(self.graph).late_ops
+    if late is None:
+        stock(self)
+        return
+    with self.graph._session_run_lock():
+        if late.version == version_for(self):
+            c_api.ExtendSession(self._session)
+            return
+    with extensible(self.graph):
+        late.adopt()
+        c_api.ExtendSession(self._session)
 
 
 class _Found:  # pylint: disable=too-few-public-methods
@@ -261,7 +279,7 @@ def _prepare(session: Any) -> None:
     graph = session.graph
     now, marks = graph.version, session.__dict__
     if marks.get(PREPARED) != now:
-        with marks.setdefault(_LOCK, threading.Lock()):
+        with preparation(session):
             if marks.get(PREPARED) != now:
                 check_session(session)
                 convert_before_run(session)
@@ -279,7 +297,7 @@ def _prepare(session: Any) -> None:
                     state.needs = Needs(graph)
                 _found.instead = _found.instead or _has_instead(state)
                 # Preparing may have added to the graph, and so may other threads meanwhile.
-                with extending, graph._lock:  # pylint: disable=protected-access
+                with extensible(graph):
                     if late is not None:
                         late.adopt()
                     marks[PREPARED] = graph.version

@@ -9,13 +9,13 @@ from mx_rec.base.log import logger
 from mx_rec.edits.replacing import extending, extensible
 from mx_rec.edits.wiring import variable_name
 from mx_rec.graph.anew import begin_anew, reason_to_stay
-from mx_rec.graph.back import have_gradients, note_start
+from mx_rec.graph.back import note_start, with_gradients
 from mx_rec.graph.runs import has_seen
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.analysis import VARIABLES, is_update
 from mx_rec.stock.convert import converted
 from mx_rec.stock.parts import placement_of
-from mx_rec.stock.select import candidates, convert_graph, convert_seen, options_of_process
+from mx_rec.stock.select import candidates, convert_graph, has_tables, options_of_process
 
 
 def convert_variables(graph: tf.Graph, session: Any = None) -> None:
@@ -32,21 +32,20 @@ def convert_variables(graph: tf.Graph, session: Any = None) -> None:
     state, options = graph_state(graph), options_of_process()
     if options is None:
         return
-    with extensible(graph):
-        if state.is_settled and not state.settled:
+    with extending:
+        if state.is_settled and not state.settled \
+                or not state.settled and not _may_convert(graph, session):
             return
-        if state.settled:
-            added = candidates(graph, options, state.settled)
-            if added:
-                _convert_added(graph, not any(has_seen(one, min(added))
-                                              for one in state.sessions()))
-        elif not _convert_whole(graph, session):
-            return
-        state.settled = state.without_training = len(graph.get_operations())
+        with extensible(graph):
+            if not state.settled:
+                convert_graph(graph, True)
+            elif candidates(graph, options, state.settled):
+                _convert_added(graph, options)
+            state.settled = state.without_training = len(graph.get_operations())
 
 
-def _convert_whole(graph: tf.Graph, session: Any) -> bool:
-    """Converts a graph, or leaves it as it is; returns whether it did the former."""
+def _may_convert(graph: tf.Graph, session: Any) -> bool:
+    """Returns whether a graph is to be converted whole; a session that has run it begins anew."""
     state = graph_state(graph)
     # The global step may have been there before.
     first = next((position for position, op in enumerate(graph.get_operations(), 1)
@@ -60,7 +59,6 @@ def _convert_whole(graph: tf.Graph, session: Any) -> bool:
                        "tables of its own.")
         return False
     if not seen:
-        convert_graph(graph, True)
         return True
     state.is_settled = True
     reason = reason_to_stay(session) if seen == [session] else "it is another one"
@@ -69,19 +67,24 @@ def _convert_whole(graph: tf.Graph, session: Any) -> bool:
                        "which stay TensorFlow's: %s. Make the training ops before the first "
                        "session.run.", reason)
         return False
-    convert_seen(graph, lambda: begin_anew(session))
+    if not has_tables(graph):
+        state.settled = state.without_training = len(graph.get_operations())
+        return False
+    begin_anew(session)
+    state.was_run = True
     return True
 
 
-def _convert_added(graph: tf.Graph, is_new: bool) -> None:
+def _convert_added(graph: tf.Graph, options: Any) -> None:
     """Converts the variables that a script has added, with training ops, to a converted graph.
 
     Args:
         graph: The graph.
-        is_new: Whether no session has run them.
+        options: Which variables, of which there are some.
     """
     state = graph_state(graph)
-    if is_new:
+    first = min(candidates(graph, options, state.settled))
+    if not any(has_seen(one, first) for one in state.sessions()):
         state.was_run = False
         convert_graph(graph, True, settled=state.settled)
     else:
@@ -204,5 +207,4 @@ def patched_gradients(stock: Callable[..., Any], ys: Any, xs: Any, *args: Any,
         NotImplementedError: If they are of a variable that became a table in a run before, and
             cannot be one again.
     """
-    have_gradients(ys, xs)
-    return stock(ys, xs, *args, **kwargs)
+    return with_gradients(stock, ys, xs, *args, **kwargs)

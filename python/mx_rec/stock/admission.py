@@ -2,7 +2,7 @@
 
 import os
 from typing import (AbstractSet, Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional,
-                    Sequence, Tuple)
+                    Sequence, Set, Tuple)
 
 import numpy as np
 import tensorflow as tf
@@ -439,10 +439,21 @@ def uncounted(ids: tf.Tensor, gathers: Sequence[tf.Operation]) -> List[tf.Tensor
         Tensors of ids, with all of their occurrences.
     """
     known = [source for op in gathers for source in _sources(op.inputs[1])]
-    return [one for one in _sources(ids)
-            if not any(one is source for source in known)
-            and not depends([tensor.op for tensor in one.op.inputs] + list(one.op.control_inputs),
-                            {source.op for source in known})]
+    return [one for one in _sources(ids) if not _is_computed_from(one, known)]
+
+
+def _is_computed_from(tensor: tf.Tensor, sources: Sequence[tf.Tensor]) -> bool:
+    """Returns whether a tensor is one of others or computed from one: other outputs of the same op,
+    such as the rest of a batch, do not count."""
+    waiting, seen = [tensor], set()  # type: Tuple[List[tf.Tensor], Set[tf.Operation]]
+    while waiting:
+        one = waiting.pop()
+        if any(one is source for source in sources):
+            return True
+        if one.op not in seen:
+            seen.add(one.op)
+            waiting.extend(one.op.inputs)
+    return False
 
 
 def occurrences(ids: tf.Tensor, has_fills: bool) -> tf.Tensor:

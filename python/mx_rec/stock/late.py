@@ -12,7 +12,7 @@ import tensorflow as tf
 from mx_rec.edits.replacing import extensible, replace_waiting
 from mx_rec.edits.upstream import upstream
 from mx_rec.edits.wiring import (COPIES, Inputs, change_of, in_place_of, inputs_of,
-                                 waits_of_copy)
+                                 waits_instead, waits_of_copy)
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.analysis import VARIABLES
 from mx_rec.stock.changes import change, is_change
@@ -52,6 +52,8 @@ class LateOps:
         # The ends of the names of ops that variables were read by, and what was read.
         self._ends = set()  # type: Set[Tuple[type, str]]
         self._seen = 0
+        #: The version of the graph when that was so.
+        self.version = 0
         #: The ops that were looked at when some of them were replaced, and what they took.
         self.replaced = []  # type: List[Inputs]
 
@@ -73,7 +75,10 @@ class LateOps:
             self._note(op, rows)
             self._add_copies(op, rows)
         self._release_waiting()
-        self._seen = len(self._graph.get_operations())
+        self._has_seen_all()
+
+    def _has_seen_all(self) -> None:
+        self._seen, self.version = len(self._graph.get_operations()), self._graph.version
 
     def _add_copies(self, op: tf.Operation, rows: Rows) -> None:
         """Notes the copies of a variable that nothing has read so far."""
@@ -98,21 +103,21 @@ class LateOps:
         """Replaces the ops that were made since the last time."""
         if len(self._graph.get_operations()) == self._seen:
             return
-        # What other threads make meanwhile is new the next time.
-        with extensible(self._graph), self._graph._lock:  # pylint: disable=protected-access
+        with extensible(self._graph):
             new = self._graph.get_operations()[self._seen:]
             before = [inputs_of(op) for op in new]
+            is_replacing = [waits_instead(op) for op in new]
             # TensorFlow makes the entries to a branch or loop after what they are for.
             for op in new:
                 if op.type in _ENTRIES and _is_itself(op.inputs[0]) \
                         and op.inputs[0].op in self._rows and _context_of(op) is not None:
                     self._note(op, self._rows[op.inputs[0].op])
             self._at_end.clear()
-            is_replacing = [self._adopt(op) for op in new if op not in self._rows]
+            is_replacing += [self._adopt(op) for op in new if op not in self._rows]
             if any(is_replacing) or not self._rows.keys().isdisjoint(new):
                 self.replaced.extend(before)
             self._release_waiting()
-            self._seen = len(self._graph.get_operations())
+            self._has_seen_all()
 
     def instead_of(self, fetched: _Fetched) -> _Fetched:
         """Returns what a run gives in the place of a tensor or an op that is asked for.

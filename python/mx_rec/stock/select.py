@@ -1,6 +1,6 @@
 """Converts the graph of a script as `init(stock_tables=...)` says, and tells what stays."""
 
-from typing import Any, Callable, Dict, List, NamedTuple
+from typing import Any, Dict, List, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -118,23 +118,20 @@ def convert_graph(graph: tf.Graph, trains: bool, needs: Needs = Needs(),
     return plans
 
 
-def convert_seen(graph: tf.Graph, begin_anew: Callable[[], None]) -> None:
-    """Converts a graph that a session has run, which then has to begin anew.
+def has_tables(graph: tf.Graph) -> bool:
+    """Returns whether the conversion of a graph that a session has run would make a table.
 
     Args:
-        graph: The graph, which trains.
-        begin_anew: Called before, if any of its variables becomes a table.
+        graph: The graph, which trains. If not, the log says why its variables stay.
     """
     options, savers = options_of_process(), renewable_savers(graph)
     plans = plan_variables(without_nodes(graph.as_graph_def(), ops_of(savers)), options, True,
                            saved=saved_places(graph), was_run=True)
     if any(plan.converts for plan in plans) and not _has_strategy(graph) \
             and not servers_of(graph).devices:
-        begin_anew()
-        graph_state(graph).was_run = True
-        convert_graph(graph, True)
-    else:
-        _tell(graph, options, [plan._replace(converts=False) for plan in plans], HERE)
+        return True
+    _tell(graph, options, [plan._replace(converts=False) for plan in plans], HERE)
+    return False
 
 
 def candidates(graph: tf.Graph, options: StockTables, settled: int = 0) -> List[int]:
