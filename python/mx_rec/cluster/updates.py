@@ -19,7 +19,6 @@ from mx_rec.ops import library
 from mx_rec.ops.copies import copies_of_variables
 from mx_rec.ops.optimizers import PUSH, OptimizerStep
 from mx_rec.state.table_variable import described_name
-from mx_rec.tensorflow.names import device as device_module
 from mx_rec.tensorflow.names import tensor_util
 
 _SPLIT_OP, _REDUCE = "MxRecDistinctSplit", "MxRecReduce"
@@ -266,7 +265,7 @@ def readers(updates: Sequence[tf.Operation], device: str) -> List[tf.Operation]:
         Ops; the variable may change when they have run.
     """
     def task(name: str) -> Any:
-        spec = device_module.DeviceSpec.from_string(name or "")
+        spec = tf.DeviceSpec.from_string(name or "")
         return spec.job, spec.task
 
     found = [op.inputs[-1].op if op.type == PUSH and task(op.device) != task(device)

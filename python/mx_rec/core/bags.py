@@ -72,7 +72,7 @@ def find_pooled(table: Table, ids: tf.Tensor, absent: Optional[tf.Tensor],
 
 def embed_pooled(table: Table, ids: tf.Tensor, resolved: Tuple[tf.Tensor, tf.Tensor],
                  absent: Optional[tf.Tensor], pooling: Pooling, is_counted: bool, is_grad: bool,
-                 with_rows: bool = False, group: str = "") -> Tuple[tf.Tensor, tf.Tensor]:
+                 with_rows: bool, group: str) -> Tuple[tf.Tensor, tf.Tensor]:
     """Adds the ops of a pooled training lookup behind those that resolve its keys.
 
     Args:

@@ -24,7 +24,6 @@ from typing import Any, List, Optional, Tuple
 import tensorflow as tf
 
 from mx_rec.base.tf_config import EVALUATOR, describe_jobs, read_cluster
-from mx_rec.tensorflow.names import device as device_module
 from mx_rec.tensorflow.names import device_setter
 
 # Attributes of a session: the tasks (job, index) of its server once known, and the version of the
@@ -151,19 +150,19 @@ def _devices_in_force() -> Tuple[List[str], Optional[str]]:
         stands in the way of a table here, if anything does.
     """
     graph = tf.compat.v1.get_default_graph()
-    merged = device_module.DeviceSpec()
+    merged = tf.DeviceSpec()
     servers = []  # type: List[str]
     # pylint: disable=protected-access
     for spec in reversed(list(graph._device_function_stack.peek_objs())):
         function = getattr(spec, "function", None)
         if function is None:
-            merged, servers = device_module.DeviceSpec(), []
+            merged, servers = tf.DeviceSpec(), []
             continue
         setter = getattr(function, "__self__", None)
         if isinstance(setter, device_setter._ReplicaDeviceChooser):
             text = setter._worker_device or ""
             if setter._ps_tasks:
-                server = device_module.DeviceSpec.from_string(setter._ps_device or "")
+                server = tf.DeviceSpec.from_string(setter._ps_device or "")
                 if not server.job:
                     return [], "tf.device(tf.train.replica_device_setter(...)) places variables " \
                         "on {} parameter servers without the name of their job ({!r})".format(
@@ -173,7 +172,7 @@ def _devices_in_force() -> Tuple[List[str], Optional[str]]:
         else:
             text = getattr(spec, "raw_string", None) or ""
         if text:
-            merged = merged.make_merged_spec(device_module.DeviceSpec.from_string(text))
+            merged = merged.make_merged_spec(tf.DeviceSpec.from_string(text))
     if merged.job == "ps" or (merged.task and not servers):
         return [], "tf.device places it on {}, a task of a job of several".format(
             merged.to_string())

@@ -352,31 +352,27 @@ def _build(request: LookupRequest, modify_graph: bool, group: str) -> tf.Tensor:
             offsets, inverse = resolve([table.handle], [ids], limit=request.limit).of(0)
             mark_movable(offsets.op, modify_graph)
             mark_group(offsets.op, group)
-        use_expansion = Settings.get_instance().use_dynamic_expansion
+        of_rows = Settings.get_instance().use_dynamic_expansion and request.is_grad
+        like = (raw_tensor if request.is_grad else row_shape)(table.variable)
         if request.pooling is not None:
-            pooled, looked_up = embed_pooled(
+            result, looked_up = embed_pooled(
                 table, ids, (offsets, inverse), request.absent, request.pooling,
-                request.thresholds[0] >= 0, request.is_grad, use_expansion and request.is_grad,
-                group)
-            if request.is_grad:
-                tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, looked_up)
-                tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
-            return pooled
-        if not request.is_grad:
-            embedding = _embed(table, row_shape(table.variable), offsets, inverse, group)
-            return tf.stop_gradient(_with_default(request, ids, inverse, embedding))
-        if use_expansion:
-            looked_up, = read_rows([table.handle], [raw_tensor(table.variable)], [offsets],
-                                   name="rows")
+                request.thresholds[0] >= 0, request.is_grad, of_rows, group)
+        elif of_rows:
+            looked_up, = read_rows([table.handle], [like], [offsets], name="rows")
             embedding = library().mx_rec_restore(looked_up, inverse, name="embedding")
+            result = _with_default(request, ids, inverse, embedding)
         else:
-            looked_up = embedding = _embed(table, raw_tensor(table.variable), offsets, inverse,
-                                           group)
+            looked_up, = read_rows([table.handle], [like], [offsets], [inverse])
+            mark_group(looked_up.op, group)
+            result = _with_default(request, ids, inverse, looked_up)
+        if not request.is_grad:
+            return result if request.pooling is not None else tf.stop_gradient(result)
         # With dynamic expansion gradients are taken of the distinct rows, else of the variable;
         # then the collection holds what the lookup returns.
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, looked_up)
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
-        return _with_default(request, ids, inverse, embedding)
+        return result
 
 
 def look_up_shared(requests: Sequence[LookupRequest], ids: Sequence[tf.Tensor],
@@ -428,14 +424,6 @@ def _with_default(request: LookupRequest, ids: tf.Tensor, inverse: tf.Tensor,
     result = tf.reshape(chosen, tf.shape(embedding), name="embedding_or_default")
     result.set_shape(embedding.shape)
     return result
-
-
-def _embed(table: Table, like: tf.Tensor, offsets: tf.Tensor, inverse: tf.Tensor,
-           group: str) -> tf.Tensor:
-    """Returns a row for each id; gradients go to `like`."""
-    embedding, = read_rows([table.handle], [like], [offsets], [inverse])
-    mark_group(embedding.op, group)
-    return embedding
 
 
 def _check_ids(ids: Any,

@@ -1,7 +1,7 @@
 """The walks against the direction of data and along it: what tensors need, and what needs them."""
 
-from collections import deque
-from typing import Callable, Container, Iterable, Iterator, Optional, Set, Union
+from collections import OrderedDict, deque
+from typing import Callable, Container, Iterable, Iterator, List, Optional, Set, Tuple, Union
 
 import tensorflow as tf
 
@@ -34,6 +34,12 @@ def upstream(tensors: Iterable[Union[tf.Tensor, tf.Operation]],
         waiting.extend(tensor.op for tensor in op.inputs if tensor.name not in given)
         if control_inputs:
             waiting.extend(op.control_inputs)
+
+
+def readings(tensor: tf.Tensor) -> List[Tuple[tf.Operation, int]]:
+    """Returns the ops that take a tensor, each with the place among its inputs."""
+    return [(op, place) for op in OrderedDict.fromkeys(tensor.consumers())
+            for place, one in enumerate(op.inputs) if one is tensor]
 
 
 def downstream(ops: Iterable[tf.Operation], control_outputs: bool = False) -> Set[tf.Operation]:

@@ -200,10 +200,7 @@ def as_json(plan: Plan, variables: Optional[Sequence[StockVariable]] = None) -> 
                                       for name in iterator.nodes])
         del entry["graph"]
         iterators.append(entry)
-    return json.dumps({"nodes": plan.nodes, **more, "lookups": plan.lookups,
-                       "iterators": iterators, "sums": plan.sums, "concats": plan.concats,
-                       "updates": plan.updates, "together": plan.together,
-                       "requests": plan.requests}, indent=2) + "\n"
+    return json.dumps(dict(plan._asdict(), iterators=iterators, **more), indent=2) + "\n"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from typing import Any, Counter as CounterType, List, Optional, Set, Tuple
+from typing import Any, Counter as CounterType, List, Optional, Tuple
 
 import tensorflow as tf
 
@@ -21,7 +21,7 @@ from mx_rec.ops.optimizers import PUSH, UPDATE
 from mx_rec.ops.shapes import lists_of
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
-from mx_rec.state.table_variable import TABLE_OP, described_name
+from mx_rec.state.table_variable import TABLE_OP, described_name, table_op_of
 from mx_rec.stock.undo import undone_by_error
 from mx_rec.tensorflow.graph_def import serialized
 
@@ -226,10 +226,6 @@ def _of_newer(graph: tf.Graph, plan: Plan, first: int, seen: int) -> Plan:
 
 def _of_tables(made: tf.Operation) -> str:
     """Returns which tables an op is for, as the log says it; nothing if it needs none."""
-    names = set()  # type: Set[str]
-    for handle in lists_of(made).get("handles", []):
-        table = handle.op
-        while table.type == "Identity":
-            table = table.inputs[0].op
-        names.add(repr(described_name(table)))
+    names = {repr(described_name(table_op_of(handle)))
+             for handle in lists_of(made).get("handles", [])}
     return " of the tables " + ", ".join(sorted(names)) if names else ""

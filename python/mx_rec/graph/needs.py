@@ -19,6 +19,7 @@ from mx_rec.base.log import logger
 from mx_rec.edits.replacing import FUSED_ATTRIBUTE, extending, extensible
 from mx_rec.edits.upstream import downstream, upstream
 from mx_rec.state.graph_state import graph_state
+from mx_rec.stock.nodes import Nodes
 from mx_rec.tensorflow.names import control_flow_util
 
 # The ops that change rows begin so.
@@ -194,7 +195,7 @@ class _Before:
             return
         self._read()
         before = graph_pb2.GraphDef.FromString(definition)
-        changed = _below(before, lookups).difference(self._nodes)
+        changed = set(_below(before, lookups)).difference(self._nodes)
         were = self._were()
         for node in before.node:
             if node.name in changed:
@@ -341,8 +342,8 @@ class _Before:
                     inputs[full] = given.get(full, self._outside.get(full))
         with extensible(self._graph):
             found = tf.import_graph_def(part, inputs, list(wanted.values()), name=_SCOPE)
-            # What import_graph_def has made is told by the first of its ops.
-            scope = _scope_of(found[0], next(iter(wanted.values())))
+            # What import_graph_def has made is told by the first of its ops: the scope is before.
+            scope = found[0].name[:-len(next(iter(wanted.values())))]
             for name, waited in waits:
                 op = self._graph.get_operation_by_name(scope + name)
                 # pylint: disable=protected-access
@@ -437,25 +438,10 @@ def needed_by(fetched: Iterable[_Fetched], given: Container[str] = ()) -> Set[tf
     return set(upstream(fetched, control_inputs=True, given=given))
 
 
-def _below(definition: graph_pb2.GraphDef, roots: Iterable[str]) -> Set[str]:
-    """The names of nodes, and of those that depend on them."""
-    readers = {}  # type: Dict[str, List[str]]
-    for node in definition.node:
-        for source in node.input:
-            readers.setdefault(_op_name(source.lstrip("^")), []).append(node.name)
-    seen = set()  # type: Set[str]
-    waiting = list(roots)
-    while waiting:
-        name = waiting.pop()
-        if name not in seen:
-            seen.add(name)
-            waiting.extend(readers.get(name, ()))
-    return seen
-
-
-def _scope_of(found: _Fetched, name: str) -> str:
-    """The scope of an imported node, with its slash."""
-    return found.name[:len(found.name) - len(name)]
+def _below(definition: graph_pb2.GraphDef, roots: Iterable[str]) -> Dict[str, Any]:
+    """The nodes of some names, and those that depend on them, by their names."""
+    nodes = Nodes(definition)
+    return nodes.downstream([nodes.by_name[name] for name in roots], waits=True)
 
 
 def _op_name(tensor: str) -> str:

@@ -8,12 +8,11 @@ import tensorflow as tf
 from mx_rec.cluster import modified as clusters
 from mx_rec.cluster.ahead import with_next
 from mx_rec.edits.replacing import forbid_feeding, in_place_of, replace_each
+from mx_rec.edits.upstream import readings
 from mx_rec.graph.plan import ONE_SHOT, SPLIT, TRAIN, Record
 from mx_rec.graph.sessions import PIPELINE_SCOPE
 from mx_rec.ops.lookups import Resolved, mark_movable, prepare, resolve
 from mx_rec.tensorflow.names import MapDataset, dataset_ops
-from mx_rec.tensorflow.names import device as device_module
-from mx_rec.tensorflow.names import gen_dataset_ops
 
 # Batches that are prepared ahead of the step. One hides the key work; more smooth out jitter.
 # Rows of prepared batches wait in memory, so the number is small.
@@ -75,12 +74,12 @@ def rewrite(graph: tf.Graph, iterator: Record, lookups: Sequence[Record],
         element = datasets[0].element_spec
         flat = {"output_types": [part.dtype for part in element],
                 "output_shapes": [part.shape for part in element]}
-        resource = gen_dataset_ops.iterator_v2(container="", shared_name="", name="iterator",
-                                               **flat)
-        values = gen_dataset_ops.iterator_get_next(resource, name="get_next", **flat)
+        resource = tf.raw_ops.IteratorV2(container="", shared_name="", name="iterator", **flat)
+        values = tf.raw_ops.IteratorGetNext(iterator=resource, name="get_next", **flat)
         if iterator.kind == ONE_SHOT:
             variant = datasets[0]._variant_tensor  # pylint: disable=protected-access
-            initializers = [gen_dataset_ops.make_iterator(variant, resource, name="initializer")]
+            initializers = [tf.raw_ops.MakeIterator(dataset=variant, iterator=resource,
+                                                    name="initializer")]
         else:
             initializers = [_restart(graph.get_operation_by_name(name), dataset, resource)
                             for name, dataset in zip(iterator.initializers, datasets)]
@@ -232,9 +231,9 @@ class _Extension:
 
 def _processor(op: tf.Operation) -> str:
     """The device of an op's process that has input pipelines."""
-    spec = device_module.DeviceSpec.from_string(op.device)
-    return device_module.DeviceSpec(job=spec.job, replica=spec.replica, task=spec.task,
-                                    device_type="CPU", device_index=0).to_string()
+    spec = tf.DeviceSpec.from_string(op.device)
+    return tf.DeviceSpec(job=spec.job, replica=spec.replica, task=spec.task, device_type="CPU",
+                         device_index=0).to_string()
 
 
 def _take_over(op: tf.Operation, lookup: Record, computed: Dict[str, tf.Tensor],
@@ -256,10 +255,9 @@ def _take_over(op: tf.Operation, lookup: Record, computed: Dict[str, tf.Tensor],
 def _read_instead(bags: tf.Tensor, moved: tf.Tensor) -> None:
     """Makes pooled lookups and their updates read what the pipeline says of their bags."""
     moved.set_shape(bags.shape)
-    for reader in bags.consumers():
-        for position, tensor in enumerate(reader.inputs):
-            if tensor is bags and reader.type.startswith("MxRec"):
-                reader._update_input(position, moved)  # pylint: disable=protected-access
+    for reader, position in readings(bags):
+        if reader.type.startswith("MxRec"):
+            reader._update_input(position, moved)  # pylint: disable=protected-access
 
 
 def _forbid_feeding(graph: tf.Graph, iterator: Record, components: Sequence[tf.Tensor]) -> None:
@@ -292,7 +290,8 @@ def _repeat(get_next: tf.Operation) -> Any:
     shapes = [output.shape for output in get_next.outputs]
 
     def read(_: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-        return tuple(gen_dataset_ops.iterator_get_next(resource, types, shapes))
+        return tuple(tf.raw_ops.IteratorGetNext(iterator=resource, output_types=types,
+                                                output_shapes=shapes))
 
     # The end of the iterator, an error OutOfRange of the function, is the end of the dataset.
     return MapDataset(tf.data.Dataset.from_tensors(0).repeat(),

@@ -15,7 +15,7 @@ from typing import Any, Iterable
 
 import tensorflow as tf
 
-from mx_rec.tensorflow.names import RefVariable, gen_array_ops, known_gradients
+from mx_rec.tensorflow.names import RefVariable, known_gradients
 
 # The gradient of the copy, which TensorFlow's op has not.
 _GRADIENT = "MxRecCopyOfVariable"
@@ -46,7 +46,7 @@ def copies_of_variables(value: Any) -> Any:
     if not may_be_a_variable(value):
         return value
     with value.graph.as_default(), value.graph.gradient_override_map({"DeepCopy": _GRADIENT}):
-        return gen_array_ops.deep_copy(value, name="copy_of_variable")
+        return tf.raw_ops.DeepCopy(x=value, name="copy_of_variable")
 
 
 def may_be_a_variable(tensor: tf.Tensor) -> bool:

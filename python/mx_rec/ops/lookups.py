@@ -50,15 +50,14 @@ class Resolved(NamedTuple):
         return self.offsets[member], self.inverse[member]
 
 
-def checked_ids(ids: Sequence[tf.Tensor], rows: Sequence[int], names: Sequence[str],
-                name: str = "ids") -> List[tf.Tensor]:
+def checked_ids(ids: Sequence[tf.Tensor], rows: Sequence[int],
+                names: Sequence[str]) -> List[tf.Tensor]:
     """Adds the op that refuses ids which are no rows of their variables.
 
     Args:
         ids: For each variable its int32 or int64 ids, of one type.
         rows: For each its rows.
         names: For each what errors call it.
-        name: Name of the op.
 
     Returns:
         The ids.
@@ -66,7 +65,7 @@ def checked_ids(ids: Sequence[tf.Tensor], rows: Sequence[int], names: Sequence[s
     called = np.frombuffer("\n".join(names).encode("utf-8"), np.uint8)
     return list(library().mx_rec_checked_ids(
         list(ids), tf.constant(list(rows), tf.int64, name="rows"),
-        tf.constant(called, name="names"), name=name))
+        tf.constant(called, name="names"), name="ids"))
 
 
 def resolve(handles: Sequence[tf.Tensor], ids: Sequence[tf.Tensor],
@@ -91,20 +90,18 @@ def resolve(handles: Sequence[tf.Tensor], ids: Sequence[tf.Tensor],
     return Resolved(list(made.offsets), list(made.inverse))
 
 
-def prepare(handles: Sequence[tf.Tensor], ids: Sequence[tf.Tensor], limit: int = 0,
-            name: str = "prepare") -> Resolved:
+def prepare(handles: Sequence[tf.Tensor], ids: Sequence[tf.Tensor], limit: int = 0) -> Resolved:
     """Adds the op that resolves keys ahead of the step.
 
     Args:
         handles: The tables.
         ids: For each its int32 or int64 ids, of one type; or the one tensor of all.
         limit: The most distinct keys a batch may have, 0 for any number.
-        name: Name of the op.
 
     Returns:
         Offsets, and for each tensor of ids its inverse.
     """
-    made = library().mx_rec_prepare(list(handles), list(ids), limit=limit, name=name)
+    made = library().mx_rec_prepare(list(handles), list(ids), limit=limit, name="prepare")
     return Resolved(list(made.offsets), list(made.inverse))
 
 

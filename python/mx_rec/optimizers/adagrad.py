@@ -1,10 +1,10 @@
 """Adagrad for tables."""
 
-from typing import Dict, Union
+from typing import Union
 
 import tensorflow as tf
 
-from mx_rec.optimizers.base import ByAddress, TableOptimizer, register, scalars
+from mx_rec.optimizers.base import ByAddress, TableOptimizer, register
 from mx_rec.validator.learning_rate import LearningRate
 from mx_rec.validator.validator import Bool, Float, Text, checked
 
@@ -15,17 +15,7 @@ class CustomizedAdagrad(TableOptimizer, tf.compat.v1.train.AdagradOptimizer):
     Ordinary variables are updated by TensorFlow's own AdagradOptimizer.
     """
 
-    rule = "adagrad"
     dense_optimizer = tf.compat.v1.train.AdagradOptimizer
-
-    def __init__(self, learning_rate: Union[float, tf.Tensor], initial_accumulator_value: float,
-                 use_locking: bool, name: str) -> None:
-        super().__init__(learning_rate, initial_accumulator_value=initial_accumulator_value,
-                         use_locking=use_locking, name=name)
-
-    def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
-        self._prepare()
-        return scalars(lr=self._learning_rate, initial_accumulator=self._initial_accumulator_value)
 
 
 class CustomizedAdagradByAddress(ByAddress, CustomizedAdagrad):

@@ -30,21 +30,7 @@ def create_hash_optimizer(learning_rate: Union[float, tf.Tensor] = 0.001, beta1:
                           use_fusion_optim: bool = False) -> CustomizedAdam:
     """Creates an Adam optimizer for tables, with the numbers of tf.train.AdamOptimizer.
 
-    Args:
-        learning_rate: A float or a scalar tensor in [0, 10].
-        beta1: Decay of the first moment, in (0, 1).
-        beta2: Decay of the second moment, in [0, 1].
-        epsilon: In (0, 1].
-        name: 1-200 characters.
-        use_fusion_optim: Accepted and without effect: an update is one op in any case.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        ValueError: If an argument is out of its range or of a wrong type, or tables grow
-            dynamically.
-        EnvironmentError: If `init` was not called.
+    Arguments, ranges and errors are those of `mx_rec.optimizers.lazy_adam.create_hash_optimizer`.
     """
     del use_fusion_optim
     return register(CustomizedAdam(learning_rate, beta1, beta2, epsilon, name))

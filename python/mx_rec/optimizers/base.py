@@ -1,6 +1,6 @@
 """What all optimizers for tables share: finding the table, applying, advancing the step."""
 
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -14,6 +14,7 @@ from mx_rec.state.settings import Settings
 from mx_rec.state.table_variable import (CLUSTER_TABLE_OP, TABLE_OP, described_name,
                                          is_table_variable, own_variables, table_op_of)
 from mx_rec.tensorflow.names import control_flow_util
+from mx_rec.tensorflow.versions import IS_1
 
 # The ops whose outputs are, in their first half, the rows of training lookups.
 _OFFSET_OPS = ("MxRecIdOffset", "MxRecAdmit")
@@ -22,25 +23,29 @@ _OFFSET_OPS = ("MxRecIdOffset", "MxRecAdmit")
 _OWNERS = "_mx_rec_slot_owners"
 
 _Pair = Tuple[Any, Any]
+_train = tf.compat.v1.train
 
 
 class TableOptimizer(tf.compat.v1.train.Optimizer):
     """Base of the optimizers for tables.
 
-    A subclass says which optimizer of the plugin it is, and makes its numbers into tensors in
-    `_prepare_numbers`. One that also derives from an optimizer of TensorFlow passes ordinary
-    variables on to it; others refuse them.
+    A subclass says which optimizer of the plugin it is. One that also derives from an optimizer of
+    TensorFlow has its numbers, and passes ordinary variables on to it; others make theirs into
+    tensors in `_prepare_numbers`, and refuse such variables.
 
     Attributes:
-        rule: Name of the optimizer of the plugin.
         by_address: Whether pairs are (gradient of the looked-up rows, their offsets), for tables
             with dynamic expansion.
         dense_optimizer: The class of TensorFlow that updates ordinary variables, or None.
     """
 
-    rule = ""
     by_address = False
     dense_optimizer = None  # type: Optional[type]
+
+    @property
+    def rule(self) -> str:
+        """Name of the optimizer of the plugin."""
+        return RULES[self.dense_optimizer].name(self)
 
     def compute_gradients(self, loss: tf.Tensor, var_list: Any = None, *args: Any,
                           **kwargs: Any) -> List[_Pair]:
@@ -168,7 +173,8 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
 
     def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
         """Returns the optimizer's numbers by name, as float32 scalars."""
-        raise NotImplementedError
+        self._prepare()
+        return RULES[self.dense_optimizer].numbers(self)
 
     def _advance(self, updates: List[tf.Operation]) -> List[tf.Operation]:
         """Adds ops that run once, after `updates`."""
@@ -361,3 +367,74 @@ def register(optimizer: TableOptimizer) -> TableOptimizer:
             "one of the others.".format(type(optimizer).__name__))
     config.optimizer_config.optimizer_instance = optimizer
     return optimizer
+
+
+class Rule(NamedTuple):
+    """How an optimizer of TensorFlow updates the rows of a table.
+
+    Attributes:
+        name: Makes the name of the plugin's optimizer of the same rule.
+        numbers: Makes its numbers by name from what the optimizer has prepared.
+    """
+
+    name: Callable[[Any], str]
+    numbers: Callable[[Any], Dict[str, tf.Tensor]]
+
+    def step(self, optimizer: Any) -> OptimizerStep:
+        """Returns a step of an optimizer of TensorFlow, with its numbers prepared."""
+        return optimizer_named(self.name(optimizer)).step(self.numbers(optimizer))
+
+
+# What follows reads the attributes that each class sets in its constructor and in `_prepare`.
+# pylint: disable=protected-access
+
+
+def _of_gradient_descent(optimizer: Any) -> Dict[str, tf.Tensor]:
+    return scalars(lr=optimizer._learning_rate_tensor, weight_decay=0.0)
+
+
+def _of_momentum(optimizer: Any) -> Dict[str, tf.Tensor]:
+    return scalars(lr=optimizer._learning_rate_tensor, momentum=optimizer._momentum_tensor)
+
+
+def _of_adagrad(optimizer: Any) -> Dict[str, tf.Tensor]:
+    return scalars(lr=optimizer._learning_rate_tensor,
+                   initial_accumulator=optimizer._initial_accumulator_value)
+
+
+def _of_adam(optimizer: Any) -> Dict[str, tf.Tensor]:
+    beta1_power, beta2_power = optimizer._get_beta_accumulators()
+    return scalars(lr=optimizer._lr_t, beta1_power=beta1_power, beta2_power=beta2_power,
+                   beta1=optimizer._beta1_t, beta2=optimizer._beta2_t,
+                   epsilon=optimizer._epsilon_t)
+
+
+def _of_ftrl(optimizer: Any) -> Dict[str, tf.Tensor]:
+    # 2.x has another number, beta, whose part of the update is in this one.
+    l2 = "_l2_regularization_strength_tensor" if IS_1 \
+        else "_adjusted_l2_regularization_strength_tensor"
+    return scalars(lr=optimizer._learning_rate_tensor,
+                   lr_power=optimizer._learning_rate_power_tensor,
+                   initial_accumulator=optimizer._initial_accumulator_value,
+                   l1=optimizer._l1_regularization_strength_tensor, l2=getattr(optimizer, l2),
+                   l2_shrinkage=optimizer._l2_shrinkage_regularization_strength_tensor)
+
+
+def _of_rmsprop(optimizer: Any) -> Dict[str, tf.Tensor]:
+    return scalars(lr=optimizer._learning_rate_tensor, decay=optimizer._decay_tensor,
+                   momentum=optimizer._momentum_tensor, epsilon=optimizer._epsilon_tensor,
+                   initial_rms=1.0)
+
+
+# By exact class: a subclass of a script may compute anything else.
+RULES = {
+    _train.GradientDescentOptimizer: Rule(lambda _: "sgd", _of_gradient_descent),
+    _train.MomentumOptimizer: Rule(
+        lambda optimizer: "nesterov" if optimizer._use_nesterov else "momentum", _of_momentum),
+    _train.AdagradOptimizer: Rule(lambda _: "adagrad", _of_adagrad),
+    _train.AdamOptimizer: Rule(lambda _: "lazy_adam", _of_adam),
+    _train.FtrlOptimizer: Rule(lambda _: "ftrl", _of_ftrl),
+    _train.RMSPropOptimizer: Rule(
+        lambda optimizer: "centered_rmsprop" if optimizer._centered else "rmsprop", _of_rmsprop),
+}
+# pylint: enable=protected-access

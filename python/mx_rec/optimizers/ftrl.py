@@ -1,12 +1,12 @@
 """FTRL for tables."""
 
 import numbers
-from typing import Dict, Optional, Union
+from typing import Any, Optional, Union
 
 import tensorflow as tf
 
 from mx_rec.constants.constants import MAX_INT32
-from mx_rec.optimizers.base import TableOptimizer, register, scalars
+from mx_rec.optimizers.base import TableOptimizer, register
 from mx_rec.validator.learning_rate import LearningRate
 from mx_rec.validator.validator import Bool, Number, Text, checked
 
@@ -20,32 +20,14 @@ class CustomizedFtrl(TableOptimizer, tf.compat.v1.train.FtrlOptimizer):
     Ordinary variables are updated by TensorFlow's own FtrlOptimizer.
     """
 
-    rule = "ftrl"
     dense_optimizer = tf.compat.v1.train.FtrlOptimizer
 
     def __init__(self, learning_rate: Union[float, tf.Tensor], use_locking: bool, name: str,
-                 learning_rate_power: float, initial_accumulator_value: float,
-                 l1_regularization_strength: float, l2_regularization_strength: float,
-                 accum_name: Optional[str], linear_name: Optional[str],
-                 l2_shrinkage_regularization_strength: float) -> None:
+                 **settings: Any) -> None:
         # In 2.x, TensorFlow's own part for dense variables takes no integer.
         if isinstance(learning_rate, numbers.Real):
             learning_rate = float(learning_rate)
-        super().__init__(
-            learning_rate, learning_rate_power=learning_rate_power,
-            initial_accumulator_value=initial_accumulator_value,
-            l1_regularization_strength=l1_regularization_strength,
-            l2_regularization_strength=l2_regularization_strength, use_locking=use_locking,
-            name=name, accum_name=accum_name, linear_name=linear_name,
-            l2_shrinkage_regularization_strength=l2_shrinkage_regularization_strength)
-
-    def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
-        self._prepare()
-        return scalars(lr=self._learning_rate, lr_power=float(self._learning_rate_power),
-                       initial_accumulator=float(self._initial_accumulator_value),
-                       l1=float(self._l1_regularization_strength),
-                       l2=float(self._l2_regularization_strength),
-                       l2_shrinkage=float(self._l2_shrinkage_regularization_strength))
+        super().__init__(learning_rate, use_locking=use_locking, name=name, **settings)
 
 
 @checked(learning_rate=LearningRate(), use_locking=Bool(), name=Text(1, 200),
@@ -84,6 +66,9 @@ def create_hash_optimizer(learning_rate: Union[float, tf.Tensor], use_locking: b
         EnvironmentError: If `init` was not called.
     """
     return register(CustomizedFtrl(
-        learning_rate, use_locking, name, learning_rate_power, initial_accumulator_value,
-        l1_regularization_strength, l2_regularization_strength, accum_name, linear_name,
-        l2_shrinkage_regularization_strength))
+        learning_rate, use_locking, name, learning_rate_power=learning_rate_power,
+        initial_accumulator_value=initial_accumulator_value,
+        l1_regularization_strength=l1_regularization_strength,
+        l2_regularization_strength=l2_regularization_strength, accum_name=accum_name,
+        linear_name=linear_name,
+        l2_shrinkage_regularization_strength=l2_shrinkage_regularization_strength))

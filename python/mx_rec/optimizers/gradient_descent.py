@@ -69,19 +69,8 @@ def create_hash_optimizer_by_addr(
         name: str = "GradientDescentByAddr") -> CustomizedGradientDescentByAddr:
     """Creates a gradient descent optimizer for tables with dynamic expansion.
 
-    Args:
-        learning_rate: A float or a scalar tensor in [0, 10].
-        weight_decay: A float in [0, 1].
-        use_locking: Locks for updates of ordinary variables; tables need none.
-        name: 1-200 characters.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        ValueError: If an argument is out of its range or of a wrong type, or tables have a preset
-            size.
-        EnvironmentError: If `init` was not called.
+    Arguments, ranges and errors are those of `create_hash_optimizer`, but for `weight_decay`, a
+    float in [0, 1]; it is tables with a preset size that are refused.
     """
     return register(CustomizedGradientDescentByAddr(learning_rate, use_locking, name,
                                                     weight_decay))

@@ -1,10 +1,10 @@
 """Momentum for tables."""
 
-from typing import Dict, Union
+from typing import Union
 
 import tensorflow as tf
 
-from mx_rec.optimizers.base import TableOptimizer, register, scalars
+from mx_rec.optimizers.base import TableOptimizer, register
 from mx_rec.validator.learning_rate import LearningRate
 from mx_rec.validator.validator import Bool, Float, Text, checked
 
@@ -16,18 +16,7 @@ class CustomizedMomentum(TableOptimizer, tf.compat.v1.train.MomentumOptimizer):
     MomentumOptimizer.
     """
 
-    rule = "momentum"
     dense_optimizer = tf.compat.v1.train.MomentumOptimizer
-
-    def __init__(self, learning_rate: Union[float, tf.Tensor], momentum: float, use_locking: bool,
-                 name: str, use_nesterov: bool) -> None:
-        super().__init__(learning_rate, momentum, use_locking=use_locking, name=name,
-                         use_nesterov=use_nesterov)
-        self.rule = "nesterov" if use_nesterov else "momentum"
-
-    def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
-        self._prepare()
-        return scalars(lr=self._learning_rate, momentum=self._momentum)
 
 
 @checked(learning_rate_input=LearningRate(), mom=Float(0, 1), enable_locking=Bool(),

@@ -1,10 +1,10 @@
 """RMSProp for tables, with momentum, plain and centered."""
 
-from typing import Dict, Union
+from typing import Union
 
 import tensorflow as tf
 
-from mx_rec.optimizers.base import ByAddress, TableOptimizer, register, scalars
+from mx_rec.optimizers.base import ByAddress, TableOptimizer, register
 from mx_rec.validator.learning_rate import LearningRate
 from mx_rec.validator.validator import Bool, Number, Text, checked
 
@@ -19,17 +19,6 @@ class CustomizedRMSProp(TableOptimizer, tf.compat.v1.train.RMSPropOptimizer):
     """
 
     dense_optimizer = tf.compat.v1.train.RMSPropOptimizer
-
-    def __init__(self, learning_rate: Union[float, tf.Tensor], decay: float, momentum: float,
-                 epsilon: float, use_locking: bool, centered: bool, name: str) -> None:
-        super().__init__(learning_rate, decay=decay, momentum=momentum, epsilon=epsilon,
-                         use_locking=use_locking, centered=centered, name=name)
-        self.rule = "centered_rmsprop" if centered else "rmsprop"
-
-    def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
-        self._prepare()
-        return scalars(lr=self._learning_rate, decay=self._decay, momentum=self._momentum,
-                       epsilon=self._epsilon, initial_rms=1.0)
 
 
 class CustomizedRMSPropByAddress(ByAddress, CustomizedRMSProp):

@@ -1,9 +1,10 @@
 """Checks that a user-written update touches no other rows than those of its gradient."""
 
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 import tensorflow as tf
 
+from mx_rec.edits.upstream import readings
 from mx_rec.optimizers.rows_variable import RowsVariable
 from mx_rec.tensorflow.names import tensor_util
 
@@ -66,7 +67,7 @@ class RowChecks:
         for op, place, variable in self._uses:
             self._check_use(op, place, variable)
         for tensor in list(self._derived.values()):
-            for op, place in _consumers(tensor):
+            for op, place in readings(tensor):
                 self._check_index(op, place)
         return [op for op, _, _ in self._uses]
 
@@ -78,7 +79,7 @@ class RowChecks:
             if id(tensor) in self._of:
                 continue
             self._of[id(tensor)] = variable
-            for op, place in _consumers(tensor):
+            for op, place in readings(tensor):
                 if op.type in _HAND_ON:
                     todo.extend(op.outputs)
                     continue
@@ -94,7 +95,7 @@ class RowChecks:
             if id(tensor) in self._derived:
                 continue
             self._derived[id(tensor)] = tensor
-            for op, place in _consumers(tensor):
+            for op, place in readings(tensor):
                 if self._holds_indices(op, place):
                     todo.extend(op.outputs[:1] if op.type in _FIRST_OUTPUT else op.outputs)
 
@@ -191,11 +192,3 @@ def _arguments(op: tf.Operation) -> List[Any]:
 def _index_place(op: tf.Operation) -> int:
     """Returns which input of an op that reads or writes rows says which rows."""
     return [argument.name for argument in _arguments(op)].index("indices")
-
-
-def _consumers(tensor: tf.Tensor) -> Iterator[Tuple[tf.Operation, int]]:
-    """The ops that take a tensor, each with the place among its inputs."""
-    for op in dict.fromkeys(tensor.consumers()):
-        for place, one in enumerate(op.inputs):
-            if one is tensor:
-                yield op, place

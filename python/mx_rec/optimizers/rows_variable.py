@@ -6,8 +6,7 @@ from typing import Any, Callable, List, NamedTuple, NoReturn, Optional
 import tensorflow as tf
 
 from mx_rec.state.table_variable import GraphVariable, described_name, without_value
-from mx_rec.tensorflow.names import (gen_array_ops, gen_resource_variable_ops, gen_state_ops,
-                                     resource_variable_ops)
+from mx_rec.tensorflow.names import gen_state_ops, resource_variable_ops
 
 
 class Held(NamedTuple):
@@ -149,7 +148,7 @@ class RowsVariable(GraphVariable):
         """Returns the rows of the update, (u, dim): what is gathered from."""
         if self.use_resource:
             with tf.control_dependencies([self._after] if self._after else []):
-                return gen_resource_variable_ops.read_variable_op(self._tensor(), tf.float32)
+                return tf.raw_ops.ReadVariableOp(resource=self._tensor(), dtype=tf.float32)
         self._tensor()
         return self.held.snapshot
 
@@ -161,15 +160,15 @@ class RowsVariable(GraphVariable):
         """Gathers rows of a resource variable, as TensorFlow's method of that name."""
         if not self.use_resource:
             raise AttributeError("a reference variable is gathered from by its value")
-        return gen_resource_variable_ops.resource_gather(self._tensor(), indices, tf.float32,
-                                                         name=name)
+        return tf.raw_ops.ResourceGather(resource=self._tensor(), indices=indices,
+                                         dtype=tf.float32, name=name)
 
     def gather_nd(self, indices: tf.Tensor, name: Optional[str] = None) -> tf.Tensor:
         """Gathers rows of a resource variable, as TensorFlow's method of that name."""
         if not self.use_resource:
-            return gen_array_ops.gather_nd(self.value(), indices, name=name)
-        return gen_resource_variable_ops.resource_gather_nd(self._tensor(), indices, tf.float32,
-                                                            name=name)
+            return tf.raw_ops.GatherNd(params=self.value(), indices=indices, name=name)
+        return tf.raw_ops.ResourceGatherNd(resource=self._tensor(), indices=indices,
+                                           dtype=tf.float32, name=name)
 
     def _tensor(self) -> tf.Tensor:
         if self.held is None:

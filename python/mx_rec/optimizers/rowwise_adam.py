@@ -29,20 +29,7 @@ def create_hash_optimizer(learning_rate: Union[float, tf.Tensor] = 0.001, beta1:
                           name: str = "RowwiseAdam") -> CustomizedRowwiseAdam:
     """Creates a row-wise Adam optimizer for tables.
 
-    Args:
-        learning_rate: A float or a scalar tensor in [0, 10].
-        beta1: Decay of the first moment, in (0, 1).
-        beta2: Decay of the second moment, in [0, 1].
-        epsilon: In (0, 1].
-        name: 1-200 characters.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        ValueError: If an argument is out of its range or of a wrong type, or tables grow
-            dynamically.
-        EnvironmentError: If `init` was not called.
+    Arguments, ranges and errors are those of `mx_rec.optimizers.lazy_adam.create_hash_optimizer`.
     """
     return register(CustomizedRowwiseAdam(learning_rate, beta1, beta2, epsilon, name))
 

@@ -2,15 +2,15 @@
 
 import inspect
 from collections import OrderedDict
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
 from mx_rec.base.log import warn_once
 from mx_rec.edits.upstream import upstream
-from mx_rec.ops.optimizers import OptimizerStep, optimizer_named
-from mx_rec.optimizers.base import (adopt, apply_rows, is_offsets, rows_of_offsets,
-                                    rows_of_variable, scalars)
+from mx_rec.ops.optimizers import optimizer_named
+from mx_rec.optimizers.base import (RULES, Rule, adopt, apply_rows, is_offsets, rows_of_offsets,
+                                    rows_of_variable)
 from mx_rec.optimizers.rows_variable import RowsVariable
 from mx_rec.optimizers.user_written import (RowsProcessor, UpdatedRows, find_slot,
                                             initial_of_initializer, initial_of_tensor, make_slot,
@@ -19,7 +19,6 @@ from mx_rec.state.settings import Settings
 from mx_rec.state.table_variable import (CLUSTER_TABLE_OP, TABLE_OP, TableVariable, described_name,
                                          is_table_variable, own_variables, refuse_shared,
                                          table_op_of, table_variable)
-from mx_rec.tensorflow.versions import IS_1
 
 _Pair = Tuple[Any, Any]
 
@@ -27,78 +26,6 @@ _TABLE_OPS = (TABLE_OP, CLUSTER_TABLE_OP)
 
 # The attribute of an optimizer that is in apply_gradients: that call.
 _CALL = "_mx_rec_call"
-_train = tf.compat.v1.train
-
-
-class _Rule(NamedTuple):
-    """How an optimizer of TensorFlow updates the rows of a table.
-
-    Attributes:
-        name: Makes the name of the plugin's optimizer of the same rule.
-        numbers: Makes its numbers by name from what the optimizer has prepared.
-    """
-
-    name: Callable[[Any], str]
-    numbers: Callable[[Any], Dict[str, tf.Tensor]]
-
-    def step(self, optimizer: Any) -> OptimizerStep:
-        """Returns a step of an optimizer of TensorFlow, with its numbers prepared."""
-        return optimizer_named(self.name(optimizer)).step(self.numbers(optimizer))
-
-
-# What follows reads the attributes that each class sets in its constructor and in `_prepare`.
-# pylint: disable=protected-access
-
-
-def _of_gradient_descent(optimizer: Any) -> Dict[str, tf.Tensor]:
-    return scalars(lr=optimizer._learning_rate_tensor, weight_decay=0.0)
-
-
-def _of_momentum(optimizer: Any) -> Dict[str, tf.Tensor]:
-    return scalars(lr=optimizer._learning_rate_tensor, momentum=optimizer._momentum_tensor)
-
-
-def _of_adagrad(optimizer: Any) -> Dict[str, tf.Tensor]:
-    return scalars(lr=optimizer._learning_rate_tensor,
-                   initial_accumulator=optimizer._initial_accumulator_value)
-
-
-def _of_adam(optimizer: Any) -> Dict[str, tf.Tensor]:
-    beta1_power, beta2_power = optimizer._get_beta_accumulators()
-    return scalars(lr=optimizer._lr_t, beta1_power=beta1_power, beta2_power=beta2_power,
-                   beta1=optimizer._beta1_t, beta2=optimizer._beta2_t,
-                   epsilon=optimizer._epsilon_t)
-
-
-def _of_ftrl(optimizer: Any) -> Dict[str, tf.Tensor]:
-    # 2.x has another number, beta, whose part of the update is in this one.
-    l2 = "_l2_regularization_strength_tensor" if IS_1 \
-        else "_adjusted_l2_regularization_strength_tensor"
-    return scalars(lr=optimizer._learning_rate_tensor,
-                   lr_power=optimizer._learning_rate_power_tensor,
-                   initial_accumulator=optimizer._initial_accumulator_value,
-                   l1=optimizer._l1_regularization_strength_tensor, l2=getattr(optimizer, l2),
-                   l2_shrinkage=optimizer._l2_shrinkage_regularization_strength_tensor)
-
-
-def _of_rmsprop(optimizer: Any) -> Dict[str, tf.Tensor]:
-    return scalars(lr=optimizer._learning_rate_tensor, decay=optimizer._decay_tensor,
-                   momentum=optimizer._momentum_tensor, epsilon=optimizer._epsilon_tensor,
-                   initial_rms=1.0)
-
-
-# By exact class: a subclass may compute anything else.
-_RULES = {
-    _train.GradientDescentOptimizer: _Rule(lambda _: "sgd", _of_gradient_descent),
-    _train.MomentumOptimizer: _Rule(
-        lambda optimizer: "nesterov" if optimizer._use_nesterov else "momentum", _of_momentum),
-    _train.AdagradOptimizer: _Rule(lambda _: "adagrad", _of_adagrad),
-    _train.AdamOptimizer: _Rule(lambda _: "lazy_adam", _of_adam),
-    _train.FtrlOptimizer: _Rule(lambda _: "ftrl", _of_ftrl),
-    _train.RMSPropOptimizer: _Rule(
-        lambda optimizer: "centered_rmsprop" if optimizer._centered else "rmsprop", _of_rmsprop),
-}
-# pylint: enable=protected-access
 
 
 class TableProcessor:
@@ -136,7 +63,7 @@ class TableProcessor:
                 call is outside of.
             NotImplementedError: If the optimizer is not one whose rule is known.
         """
-        rule = _RULES.get(type(optimizer))
+        rule = RULES.get(type(optimizer))
         if rule is None:
             return self._ordinary.update_op(optimizer, grad)
         call = getattr(optimizer, _CALL, None)
@@ -156,7 +83,7 @@ class _Call:
         self.update = None  # type: Optional[tf.Operation]
 
 
-def _update(optimizer: Any, rule: _Rule, pairs: Sequence[_Pair]) -> tf.Operation:
+def _update(optimizer: Any, rule: Rule, pairs: Sequence[_Pair]) -> tf.Operation:
     """Adds the op that updates the rows of tables."""
     step = rule.step(optimizer)
     tables = [[rows_of_variable(grad, variable)] for grad, variable in pairs]
@@ -177,7 +104,7 @@ def patched_processor(stock: Callable[[Any], Any], v: Any) -> Any:
 
 def patched_slot(stock: Callable[..., Any], self: Any, var: Any, *args: Any, **kwargs: Any) -> Any:
     """A method that creates a slot: those of a table live with its rows."""
-    if isinstance(var, TableVariable) and type(self) in _RULES:
+    if isinstance(var, TableVariable) and type(self) in RULES:
         return None
     if isinstance(var, UpdatedRows):
         given = inspect.signature(stock).bind(self, var, *args, **kwargs).arguments
@@ -207,7 +134,7 @@ def patched_apply_gradients(stock: Callable[..., tf.Operation], self: Any, grads
     variable. Calls without tables go through unchanged.
     """
     pairs = tuple(grads_and_vars)
-    rule = _RULES.get(type(self))
+    rule = RULES.get(type(self))
     if rule is not None:
         tables = [(grad, variable) for grad, variable in pairs
                   if grad is not None and is_table_variable(variable)]
@@ -260,10 +187,10 @@ def _check(optimizer: Any, grad: Any, variable: Any) -> None:
             "The dynamic expansion mode is not compatible with the optimizer {}, which cannot "
             "update the table {!r}: {}.".format(
                 type(optimizer).__name__, name,
-                "use an optimizer of a _by_addr module" if type(optimizer) in _RULES else
+                "use an optimizer of a _by_addr module" if type(optimizer) in RULES else
                 "give it pairs of the gradient of the looked-up rows and their offsets"))
     rows_of_variable(grad, variable)
-    if type(optimizer) is _train.AdamOptimizer:
+    if type(optimizer) is tf.compat.v1.train.AdamOptimizer:
         warn_once("AdamOptimizer updates the table %r lazily: moments decay in the rows of a batch "
                   "alone, as with mx_rec.optimizers.lazy_adam; those of an ordinary variable decay "
                   "in all rows. mx_rec.optimizers.adam moves all rows of a table.", name)

@@ -18,8 +18,7 @@ from mx_rec.optimizers.base import adopt, slot_owners
 from mx_rec.optimizers.row_checks import RowChecks, runs_before
 from mx_rec.optimizers.rows_variable import Held, RowsVariable
 from mx_rec.state.table_variable import described_name
-from mx_rec.tensorflow.names import (gen_array_ops, gen_resource_variable_ops, gen_state_ops,
-                                     tensor_util)
+from mx_rec.tensorflow.names import tensor_util
 
 # TensorFlow's methods that update a variable by rows, for reference and for resource variables.
 _REFERENCE = ("_apply_sparse_duplicate_indices", "_apply_sparse")
@@ -297,33 +296,33 @@ def _begin_reference(variable: RowsVariable, old: tf.Tensor) -> _Begun:
     graph = tf.compat.v1.get_default_graph()
     # A name of its own: an imported graph has other names of ops.
     name = graph.unique_name("rows", mark_as_used=False)
-    temporary = gen_state_ops.temporary_variable(
+    temporary = tf.raw_ops.TemporaryVariable(
         shape=[0, variable.shape[-1]], dtype=tf.float32, var_name=name, name="rows")
-    reference = gen_state_ops.assign(temporary, old, validate_shape=False)
+    reference = tf.raw_ops.Assign(ref=temporary, value=old, validate_shape=False)
     reference.set_shape(old.shape)
     variable.held = Held(reference, tf.identity(reference, name="rows/read"))
 
     def end(is_whole: bool) -> Tuple[tf.Tensor, List[tf.Operation]]:
         if is_whole:
-            return gen_state_ops.destroy_temporary_variable(reference, var_name=name), []
+            return tf.raw_ops.DestroyTemporaryVariable(ref=reference, var_name=name), []
         # It ends with the step, and until then others may still write to it.
-        return gen_array_ops.deep_copy(tf.identity(reference)), []
+        return tf.raw_ops.DeepCopy(x=tf.identity(reference)), []
 
     return _Begun(variable, old, end)
 
 
 def _begin_resource(variable: RowsVariable, old: tf.Tensor) -> _Begun:
     """Makes a resource variable that holds rows until the update ends."""
-    made = gen_resource_variable_ops.var_handle_op(
+    made = tf.raw_ops.VarHandleOp(
         dtype=tf.float32, shape=[None, variable.shape[-1]], shared_name=_ANONYMOUS, name="rows")
-    with tf.control_dependencies([gen_resource_variable_ops.assign_variable_op(made, old)]):
+    with tf.control_dependencies([tf.raw_ops.AssignVariableOp(resource=made, value=old)]):
         handle = tf.identity(made)
     variable.held = Held(handle, None)
 
     def end(is_whole: bool) -> Tuple[tf.Tensor, List[tf.Operation]]:
         del is_whole
-        new = gen_resource_variable_ops.read_variable_op(handle, tf.float32)
+        new = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
         with tf.control_dependencies([new]):
-            return new, [gen_resource_variable_ops.destroy_resource_op(made)]
+            return new, [tf.raw_ops.DestroyResourceOp(resource=made)]
 
     return _Begun(variable, old, end)

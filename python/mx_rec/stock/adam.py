@@ -9,8 +9,9 @@
     | EasyRec's AdamOptimizerS | the same as LazyAdamOptimizer, by other ops |
 """
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
+from mx_rec.edits.wiring import COPIES
 from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock import updates as forms
 from mx_rec.stock.nodes import VARIABLES, Nodes, Output
@@ -42,6 +43,77 @@ class _No(Exception):
     """The ops are not those of Adam."""
 
 
+class _Op(NamedTuple):
+    """An op of a formula.
+
+    Attributes:
+        kinds: The types that it may have.
+        of: What it takes: ops, the names of tensors, or 1; a single one is all of its inputs.
+        is_own: Whether it is of the update, and nothing else may read it.
+        name: Of its result, "" without.
+    """
+
+    kinds: Tuple[str, ...]
+    of: Tuple[Any, ...]
+    is_own: bool = True
+    name: str = ""
+
+
+def _sum(one: Any, other: Any, name: str = "") -> _Op:
+    return _Op(("Add", "AddV2"), (one, other), name=name)
+
+
+def _product(one: Any, other: Any) -> _Op:
+    return _Op(("Mul",), (one, other))
+
+
+def _quotient(above: Any, below: Any) -> _Op:
+    return _Op(("RealDiv",), (above, below))
+
+
+def _number(kind: str, *of: Any) -> _Op:
+    """A number of the optimizer, which others may read."""
+    return _Op((kind,), of, False)
+
+
+def _rest(beta: str) -> _Op:
+    return _number("Sub", 1, beta)
+
+
+def _moved(rate: Any, moment: Any, squares: Any) -> _Op:
+    """What is added to rows."""
+    return _quotient(_product(_number("Neg", rate), moment), _below(squares))
+
+
+def _below(squares: Any) -> _Op:
+    return _sum(_Op(("Sqrt",), (squares,)), "epsilon")
+
+
+# lr * sqrt(1 - beta2_power) / (1 - beta1_power); Keras has brackets around the quotient.
+_ROOT = _number("Sqrt", _rest("beta2_power"))
+_RATE = (_number("RealDiv", _number("Mul", "lr", _ROOT), _rest("beta1_power")),
+         _number("Mul", "lr", _number("RealDiv", _ROOT, _rest("beta1_power"))))
+_SQUARE = _Op(("Square", "Mul"), ("grad",))
+_OF_GRAD = _product("grad", _rest("beta1"))
+_OF_SQUARE = _product(_SQUARE, _rest("beta2"))
+
+_SUBTRACTED = _quotient(_product(_RATE, "new m"), _below("new v"))
+_LAZY_M = _sum(_product("beta1", "m"), _product(_rest("beta1"), "grad"))
+_LAZY_V = _sum(_product("beta2", "v"), _product(_rest("beta2"), _SQUARE))
+_NESTEROV = _moved(_RATE, _sum(_OF_GRAD, _product("beta1", "m")), "v")
+_SCHEDULED = _moved(
+    "lr", _sum(_product(_rest("momentum"), _quotient("grad", _rest("schedule"))),
+               _product("next_momentum", _quotient("m", _rest("next_schedule")))),
+    _quotient("v", _rest("beta2_power")))
+_INFINITY = _product(
+    _number("RealDiv", _number("Neg", "lr"), _rest("beta1_power")),
+    _quotient(_sum(_product("m", "beta1"), _OF_GRAD, "new m"),
+              _sum(_Op(("Maximum",), (_product("v", "beta2"), _Op(("Abs",), ("grad",))),
+                       name="new v"), "epsilon")))
+_ADDED = _moved(_RATE, _sum(_OF_GRAD, _product("m", "beta1"), "new m"),
+                _sum(_OF_SQUARE, _product("v", "beta2"), "new v"))
+
+
 def adam_steps(nodes: Nodes, variable: Any, is_lazy_enough: bool) -> List[AdamStep]:
     """Finds the updates of a variable by Adam.
 
@@ -60,19 +132,13 @@ def adam_steps(nodes: Nodes, variable: Any, is_lazy_enough: bool) -> List[AdamSt
     for use in nodes.all_uses(variable):
         if use.position != 0:
             continue
-        matches = ()  # type: Tuple[Callable[[_Match, Any], AdamStep], ...]
-        if use.node.op in ("ScatterSub", "ResourceScatterSub"):
-            matches = (_Match.lazy,)
-        elif use.node.op in ("AssignSub", "AssignSubVariableOp"):
-            matches = (_Match.whole,)
-        elif use.node.op in _ADDS:
-            matches = (_Match.nesterov, _Match.scheduled, _Match.infinity, _Match.added)
-        for match in matches:
-            try:
-                found.append(match(_Match(nodes, is_lazy_enough), use.node))
-                break
-            except _No:
-                pass
+        for kinds, match, *formula in _MATCHES:
+            if use.node.op in kinds:
+                try:
+                    found.append(match(_Match(nodes, is_lazy_enough), use.node, *formula))
+                    break
+                except _No:
+                    pass
     return found
 
 
@@ -83,141 +149,78 @@ class _Match:
         self._nodes = nodes
         self._is_lazy_enough = is_lazy_enough
         self._inner = set()  # type: Set[str]
-        self._numbers = {}  # type: Dict[str, Output]
-
-    def lazy(self, scatter: Any) -> AdamStep:
-        """Matches an update of contrib's LazyAdamOptimizer that ends with `scatter`."""
-        indices = self._nodes.inputs[scatter.name][1]
-        m_part, v_part = self._quotient(scatter, 2)
-        m_sum, m_step = self._new_rows(m_part, indices)
-        v_sum, v_step = self._new_rows(v_part, indices)
-        m, grad = self._moment(m_sum, "beta1", indices)
-        v, squared = self._moment(v_sum, "beta2", indices)
-        if self._squared(squared) != grad:
-            raise _No
-        return self._made(scatter, (m_step or self._update_of(m, m_sum, indices),
-                                    v_step or self._update_of(v, v_sum, indices)),
-                          (m, v), grad, indices, forms.LAZY_ADAM)
+        # Tensors by the names that formulas give them.
+        self._taken = {}  # type: Dict[str, Output]
 
     def whole(self, subtraction: Any) -> AdamStep:
         """Matches an update of AdamOptimizer, or AdamWOptimizer, that ends with `subtraction`."""
-        m_part, v_part = self._quotient(subtraction, 1)
-        if self._is_largest(v_part):
+        self._take(self._nodes.inputs[subtraction.name][1], _SUBTRACTED)
+        if self._is_largest(self._taken["new v"]):
             raise Refused("its optimizer is Adam with amsgrad=True, which tables do not have")
-        moments, others, (grad, indices) = self._all_moments(m_part, v_part)
-        decay = self._row_decay(subtraction, indices)
+        moments, others = self._all_moments(self._taken["new m"], self._taken["new v"])
+        decay = self._row_decay(subtraction)
         if decay:
-            return self._made(subtraction, others + decay, moments, grad, indices, forms.ADAMW)
+            return self._made(subtraction, others + decay, moments, forms.ADAMW)
         if not self._is_lazy_enough:
-            return self._made(subtraction, others, moments, grad, indices, forms.ADAM)
-        return self._made(subtraction, others, moments, grad, indices, forms.LAZY_ADAM)._replace(
-            is_lazy=False)
+            return self._made(subtraction, others, moments, forms.ADAM)
+        return self._made(subtraction, others, moments, forms.LAZY_ADAM)._replace(is_lazy=False)
 
-    def nesterov(self, scatter: Any) -> AdamStep:
-        """Matches an update of contrib's NadamOptimizer that ends with `scatter`."""
-        indices = self._nodes.inputs[scatter.name][1]
-        rate, bar, root = self._moved(scatter)
-        self._rate(rate)
-        added, of_m = self._parts(bar, ("Add", "AddV2"))
-        decay, m_rows = self._parts(of_m, ("Mul",))
-        self._number("beta1", decay)
-        moments, others, (grad, rows) = self._all_moments(
-            self._gathered(m_rows, indices), self._gathered(root, indices))
-        if rows != indices or self._scaled(added, "beta1") != grad:
-            raise _No
-        return self._made(scatter, others, moments, grad, indices, forms.NADAM)
+    def of_all(self, scatter: Any, formula: _Op, kind: str) -> AdamStep:
+        """Matches an update that ends with `scatter`, by moments that decay in all rows."""
+        self._take_scatter(scatter, formula)
+        moments, others = self._all_moments(*[self._gathered(self._taken[name])
+                                              for name in ("m", "v")])
+        return self._made(scatter, others, moments, kind)
 
-    def scheduled(self, scatter: Any) -> AdamStep:
-        """Matches an update of Keras' Nadam that ends with `scatter`."""
-        indices = self._nodes.inputs[scatter.name][1]
-        rate, bar, root = self._moved(scatter)
-        self._number("lr", rate)
-        of_grad, of_m = self._parts(bar, ("Add", "AddV2"))
-        rest, part = self._parts(of_grad, ("Mul",))
-        self._number("momentum", self._one_minus(rest))
-        grad, below = self._parts(part, ("RealDiv",))
-        self._number("schedule", self._one_minus(below))
-        momentum, part = self._parts(of_m, ("Mul",))
-        self._number("next_momentum", momentum)
-        m_rows, below = self._parts(part, ("RealDiv",))
-        self._number("next_schedule", self._one_minus(below))
-        v_rows, below = self._parts(root, ("RealDiv",))
-        self._number("beta2_power", self._one_minus(below))
-        moments, others, found = self._all_moments(
-            self._gathered(m_rows, indices), self._gathered(v_rows, indices))
-        if found != (grad, indices):
-            raise _No
-        return self._made(scatter, others, moments, grad, indices, forms.SCHEDULED_NADAM)
+    def of_batch(self, scatter: Any, formula: _Op, kind: str) -> AdamStep:
+        """Matches an update that ends with `scatter`, by moments that decay in the batch's rows."""
+        self._take_scatter(scatter, formula)
+        steps = [self._gathered_again(name) for name in ("new m", "new v")]
+        if formula is _SUBTRACTED:
+            self._take(self._taken["new m"], _LAZY_M)
+            self._take(self._taken["new v"], _LAZY_V)
+        slots = [self._variable(self._gathered(self._taken[name])) for name in ("m", "v")]
+        others = [step or self._update_of(slot, self._taken["new " + name])
+                  for step, slot, name in zip(steps, slots, ("m", "v"))]
+        return self._made(scatter, tuple(others), tuple(slots), kind)
 
-    def infinity(self, scatter: Any) -> AdamStep:
-        """Matches an update of AdaMaxOptimizer, or Keras' Adamax, that ends with `scatter`."""
-        inputs = self._nodes.inputs[scatter.name]
-        indices = inputs[1]
-        rate, quotient = self._parts(inputs[2], ("Mul",))
-        minus, below = self._inputs(rate, ("RealDiv",))
-        self._number("lr", self._inputs(minus, ("Neg",))[0])
-        self._number("beta1_power", self._one_minus(below))
-        m_sum, below = self._parts(quotient, ("RealDiv",))
-        u_largest, epsilon = self._parts(below, ("Add", "AddV2"))
-        self._number("epsilon", epsilon)
-        old, new = self._parts(m_sum, ("Add", "AddV2"))
-        m = self._decayed_rows(old, "beta1", indices)
-        grad = self._scaled(new, "beta1")
-        old, new = self._parts(u_largest, ("Maximum",))
-        u = self._decayed_rows(old, "beta2", indices)
-        if self._parts(new, ("Abs",)) != [grad]:
-            raise _No
-        return self._made(scatter, (self._update_of(m, m_sum, indices),
-                                    self._update_of(u, u_largest, indices)),
-                          (m, u), grad, indices, forms.ADAMAX)
+    def _take_scatter(self, scatter: Any, formula: _Op) -> None:
+        """Takes what an op adds to rows, or subtracts, apart."""
+        _, indices, rows = self._nodes.inputs[scatter.name]
+        self._take(indices, "indices")
+        self._take(rows, formula)
 
-    def added(self, scatter: Any) -> AdamStep:
-        """Matches an update of EasyRec's AdamOptimizerS that ends with `scatter`."""
-        indices = self._nodes.inputs[scatter.name][1]
-        rate, m_sum, v_sum = self._moved(scatter)
-        self._rate(rate)
-        new, old = self._parts(m_sum, ("Add", "AddV2"))
-        m = self._decayed_rows(old, "beta1", indices)
-        grad = self._scaled(new, "beta1")
-        new, old = self._parts(v_sum, ("Add", "AddV2"))
-        v = self._decayed_rows(old, "beta2", indices)
-        if self._squared(self._scaled(new, "beta2")) != grad:
-            raise _No
-        return self._made(scatter, (self._update_of(m, m_sum, indices),
-                                    self._update_of(v, v_sum, indices)),
-                          (m, v), grad, indices, forms.LAZY_ADAM)
-
-    def _made(self, last: Any, others: Tuple[str, ...], slots: Tuple[str, str], grad: Output,
-              indices: Output, kind: str) -> AdamStep:
+    def _made(self, last: Any, others: Tuple[str, ...], slots: Tuple[str, ...],
+              kind: str) -> AdamStep:
         """Checks that nothing else reads what the update computes."""
         inner = self._inner | {last.name} | set(others)
         for name in inner:
             for use in self._nodes.all_uses(self._nodes.by_name[name]):
                 if use.node.name not in inner and not self._is_read_for_nothing(use.node):
                     raise _No
-        if set(self._numbers) != {number.name for number in optimizer_named(kind).numbers}:
-            raise _No
+        numbers = {number.name: self._taken[number.name]
+                   for number in optimizer_named(kind).numbers}
         behind = {waiting for name in inner for waiting in self._behind(name)}
         # Numbers that are read behind the update's first op are read elsewhere, see rows.numbers.
         if any(name in behind and self._nodes.by_name[name].op != "ReadVariableOp"
-               for name, _ in self._numbers.values()):
+               for name, _ in numbers.values()):
             raise _No
         ops = (last.name,) + tuple(sorted(inner.union(behind) - {last.name}))
-        step = forms.Step(ops, kind, slots, grad, indices, self._numbers,
+        step = forms.Step(ops, kind, slots, self._taken["grad"], self._taken["indices"], numbers,
                           gates=self._nodes.gates(ops))
         return AdamStep(step, True, inner)
 
-    def _row_decay(self, last: Any, indices: Output) -> Tuple[str, ...]:
+    def _row_decay(self, last: Any) -> Tuple[str, ...]:
         """Returns the op that decays the rows of the batch before an update; none without one."""
         nodes = self._nodes
         variable = nodes.by_name[nodes.inputs[last.name][0][0]]
         for use in nodes.all_uses(variable):
             inputs = nodes.inputs[use.node.name]
-            if use.node.op not in _ADDS or use.position != 0 or inputs[1] != indices:
+            if use.node.op not in _ADDS or use.position != 0 \
+                    or inputs[1] != self._taken["indices"]:
                 continue
-            part, rows = self._parts(inputs[2], ("Mul",))
-            self._number("weight_change", part)
-            if self._variable(self._gathered(rows, indices)) != variable.name:
+            self._take(inputs[2], _product("weight_change", "rows"))
+            if self._variable(self._gathered(self._taken["rows"])) != variable.name:
                 raise _No
             if not self._waits_for(last.name, {use.node.name}):
                 raise _No
@@ -261,111 +264,62 @@ class _Match:
         """Whether an op reads a variable after its update and nothing takes the value."""
         return node.op in ("ReadVariableOp", "Identity") and not self._nodes.all_uses(node)
 
-    def _quotient(self, last: Any, position: int) -> Tuple[Output, Output]:
-        """Takes lr * m / (sqrt(v) + epsilon) apart; returns m and v."""
-        above, below = self._parts(self._nodes.inputs[last.name][position], ("RealDiv",))
-        rate, m_part = self._parts(above, ("Mul",))
-        root, epsilon = self._parts(below, ("Add", "AddV2"))
-        v_part, = self._parts(root, ("Sqrt",))
-        self._number("epsilon", epsilon)
-        self._rate(rate)
-        return m_part, v_part
-
-    def _moved(self, scatter: Any) -> Tuple[Output, Output, Output]:
-        """Takes -rate * x / (sqrt(y) + epsilon) apart; returns rate, x and y."""
-        above, below = self._parts(self._nodes.inputs[scatter.name][2], ("RealDiv",))
-        minus, bar = self._parts(above, ("Mul",))
-        rate, = self._inputs(minus, ("Neg",))
-        root, epsilon = self._parts(below, ("Add", "AddV2"))
-        inside, = self._parts(root, ("Sqrt",))
-        self._number("epsilon", epsilon)
-        return rate, bar, inside
-
-    def _rate(self, output: Output) -> None:
-        """Takes lr * sqrt(1 - beta2_power) / (1 - beta1_power) apart, as Keras also in brackets."""
-        first, second = self._inputs(output, ("RealDiv", "Mul"))
-        if self._nodes.by_name[output[0]].op == "Mul":
-            rate, (root, below) = first, self._inputs(second, ("RealDiv",))
-        else:
-            (rate, root), below = self._inputs(first, ("Mul",)), second
-        inside, = self._inputs(root, ("Sqrt",))
-        self._number("lr", rate)
-        self._number("beta2_power", self._one_minus(inside))
-        self._number("beta1_power", self._one_minus(below))
-
-    def _new_rows(self, output: Output, indices: Output) -> Tuple[Output, Optional[str]]:
-        """Returns the new rows of a moment: in reference variables they are gathered again."""
-        node = self._nodes.by_name[output[0]]
+    def _gathered_again(self, name: str) -> Optional[str]:
+        """Takes the new rows of a moment for what is written: in reference variables they are
+        gathered again; returns the op that writes them, None of others."""
+        node = self._nodes.by_name[self._taken[name][0]]
         if node.op not in ("Gather", "GatherV2"):
-            return output, None
+            return None
         inputs = self._nodes.inputs[node.name]
+        self._take(inputs[1], "indices")
         made = self._nodes.by_name[inputs[0][0]]
-        if made.op != "ScatterUpdate" or inputs[1] != indices:
+        if made.op != "ScatterUpdate":
             raise _No
-        given = self._nodes.inputs[made.name]
-        if given[1] != indices:
-            raise _No
+        _, indices, self._taken[name] = self._nodes.inputs[made.name]
+        self._take(indices, "indices")
         self._inner.update((node.name, made.name))
-        return given[2], made.name
+        return str(made.name)
 
-    def _update_of(self, slot: str, rows: Output, indices: Output) -> str:
+    def _update_of(self, slot: str, rows: Output) -> str:
         """Returns the op that writes the new rows of a moment."""
         for use in self._nodes.all_uses(self._nodes.by_name[slot]):
             inputs = self._nodes.inputs[use.node.name]
             if use.node.op in ("ResourceScatterUpdate", "ScatterUpdate") \
-                    and inputs[1:] == [indices, rows]:
+                    and inputs[1:] == [self._taken["indices"], rows]:
                 return str(use.node.name)
         raise _No
 
-    def _moment(self, output: Output, beta: str, indices: Output) -> Tuple[str, Output]:
-        """Takes beta * rows + (1 - beta) * x apart; returns the slot and x."""
-        old, new = self._parts(output, ("Add", "AddV2"))
-        decay, rows = self._parts(old, ("Mul",))
-        rest, added = self._parts(new, ("Mul",))
-        self._number(beta, decay)
-        if self._one_minus(rest) != decay:
-            raise _No
-        return self._variable(self._gathered(rows, indices)), added
-
-    def _decayed_rows(self, output: Output, beta: str, indices: Output) -> str:
-        """Takes rows * beta apart; returns the slot."""
-        rows, decay = self._parts(output, ("Mul",))
-        self._number(beta, decay)
-        return self._variable(self._gathered(rows, indices))
-
-    def _gathered(self, rows: Output, indices: Output) -> Output:
-        """Returns what rows are gathered from, by `indices`."""
+    def _gathered(self, rows: Output) -> Output:
+        """Returns what rows are gathered from, by the indices of the update."""
         node = self._nodes.by_name[rows[0]]
         if node.op == "Identity":
             self._inner.add(node.name)
             node = self._nodes.by_name[self._nodes.inputs[node.name][0][0]]
         inputs = self._nodes.inputs[node.name]
-        if node.op not in _GATHERS or inputs[1] != indices \
+        if node.op not in _GATHERS or inputs[1] != self._taken["indices"] \
                 or node.op == "GatherV2" and constant_int(self._nodes, node.name, 2) != 0:
             raise _No
         self._inner.add(node.name)
         return inputs[0]
 
-    def _all_moments(self, m_part: Output, v_part: Output) -> Tuple[
-            Tuple[str, str], Tuple[str, ...], Tuple[Output, Output]]:
-        """Takes moments apart that decay in all rows.
+    def _all_moments(self, m_part: Output, v_part: Output) -> Tuple[Tuple[str, str],
+                                                                    Tuple[str, ...]]:
+        """Takes moments apart that decay in all rows; returns the slots, and the ops that change
+        them."""
+        m, m_ops = self._decayed(m_part, _product("old m", "beta1"), _OF_GRAD)
+        v, v_ops = self._decayed(v_part, _product("old v", "beta2"), _OF_SQUARE)
+        return (m, v), m_ops + v_ops
 
-        Returns:
-            The slots, the ops that change them, and (gradient, indices).
-        """
-        m, m_ops, (indices, added) = self._decayed(m_part, "beta1")
-        v, v_ops, (others, squared) = self._decayed(v_part, "beta2")
-        grad = self._scaled(added, "beta1")
-        if others != indices or self._squared(self._scaled(squared, "beta2")) != grad:
-            raise _No
-        return (m, v), m_ops + v_ops, (grad, indices)
-
-    def _decayed(self, output: Output, beta: str) -> Tuple[str, Tuple[str, ...],
-                                                           Tuple[Output, Output]]:
+    def _decayed(self, output: Output, decay: _Op, added: _Op) -> Tuple[str, Tuple[str, ...]]:
         """Takes slot = slot * beta, slot[indices] += x apart.
 
+        Args:
+            output: The slot as it is then.
+            decay: The formula of slot * beta.
+            added: That of x.
+
         Returns:
-            The slot, the ops that change it, and (indices, x).
+            The slot, and the ops that change it.
         """
         node = self._nodes.by_name[output[0]]
         if node.op == "ReadVariableOp":
@@ -380,67 +334,69 @@ class _Match:
             add = node
         else:
             raise _No
-        inputs = self._nodes.inputs[add.name]
-        slot = self._variable(inputs[0])
+        variable, indices, rows = self._nodes.inputs[add.name]
+        slot = self._variable(variable)
         waits = [self._nodes.by_name[name] for name in self._nodes.waits[add.name]]
         assigns = [one for one in waits if one.op in ("Assign", "AssignVariableOp")
                    and self._nodes.inputs[one.name][0][0] == slot]
         if len(assigns) != 1:
             raise _No
         self._inner.update((add.name, assigns[0].name))
-        old, decay = self._parts(self._nodes.inputs[assigns[0].name][1], ("Mul",))
-        self._number(beta, decay)
+        self._take(self._nodes.inputs[assigns[0].name][1], decay)
+        old = self._taken[decay.of[0]]
         read = self._nodes.by_name[old[0]]
-        if read.op not in ("ReadVariableOp", "Identity") or self._variable(old) != slot:
+        if read.op not in COPIES or self._variable(old) != slot:
             raise _No
         if read.op == "ReadVariableOp":
             self._inner.add(read.name)
-        return slot, (assigns[0].name, add.name), (inputs[1], inputs[2])
-
-    def _scaled(self, output: Output, beta: str) -> Output:
-        """Takes x * (1 - beta) apart; returns x."""
-        value, rest = self._parts(output, ("Mul",))
-        if self._one_minus(rest) != self._numbers[beta]:
-            raise _No
-        return value
-
-    def _squared(self, output: Output) -> Output:
-        """Takes x^2 apart; returns x."""
-        parts = self._parts(output, ("Square", "Mul"))
-        if len(parts) == 2 and parts[0] != parts[1]:
-            raise _No
-        return parts[0]
+        self._take(indices, "indices")
+        self._take(rows, added)
+        return slot, (assigns[0].name, add.name)
 
     def _variable(self, output: Output) -> str:
         """Returns the variable that a tensor is, or is a copy of."""
-        node = self._nodes.by_name[output[0]]
-        while node.op in ("Identity", "ReadVariableOp"):
-            node = self._nodes.by_name[self._nodes.inputs[node.name][0][0]]
-        if node.op not in VARIABLES:
+        name, _ = self._nodes.behind(output, COPIES)
+        if self._nodes.by_name[name].op not in VARIABLES:
             raise _No
-        return str(node.name)
+        return name
 
-    def _one_minus(self, output: Output) -> Output:
-        """Takes 1 - x apart; returns x."""
-        one, other = self._inputs(output, ("Sub",))
-        value = affine_value(self._nodes, *one)
-        if value is None or value.kind is not None or value.shift != 1.0:
-            raise _No
-        return other
+    def _take(self, output: Output, formula: Any) -> None:
+        """Takes a tensor apart, and notes those that its formula names.
 
-    def _number(self, name: str, output: Output) -> None:
-        """Notes one of the optimizer's numbers; the second time it has to be the same."""
-        if self._numbers.setdefault(name, output) != output:
-            raise _No
-
-    def _parts(self, output: Output, kinds: Tuple[str, ...]) -> List[Output]:
-        """Returns what an op of the update takes, which nothing else may read."""
-        inputs = self._inputs(output, kinds)
-        self._inner.add(output[0])
-        return inputs
-
-    def _inputs(self, output: Output, kinds: Tuple[str, ...]) -> List[Output]:
+        Args:
+            output: The tensor.
+            formula: An _Op, or several of which one has to be it; or the name of a tensor, which
+                has to be the same where it stands again; or 1.
+        """
+        if isinstance(formula, str):
+            if self._taken.setdefault(formula, output) != output:
+                raise _No
+            return
+        if formula == 1:
+            value = affine_value(self._nodes, *output)
+            if value is None or value.kind is not None or value.shift != 1.0:
+                raise _No
+            return
         node = self._nodes.by_name.get(output[0])
-        if node is None or node.op not in kinds or output[1] != 0:
+        several = [formula] if isinstance(formula, _Op) else formula
+        op = next((one for one in several if node is not None and node.op in one.kinds), None)
+        if op is None or output[1] != 0:
             raise _No
-        return self._nodes.inputs[node.name]
+        if op.is_own:
+            self._inner.add(output[0])
+        if op.name:
+            self._take(output, op.name)
+        inputs = self._nodes.inputs[node.name]
+        for pair in zip(inputs, op.of if len(op.of) > 1 else op.of * len(inputs)):
+            self._take(*pair)
+
+
+# How the ops of updates are matched that end with an op of one of some types.
+_MATCHES = (
+    (("ScatterSub", "ResourceScatterSub"), _Match.of_batch, _SUBTRACTED, forms.LAZY_ADAM),
+    (("AssignSub", "AssignSubVariableOp"), _Match.whole),
+    (_ADDS, _Match.of_all, _NESTEROV, forms.NADAM),
+    (_ADDS, _Match.of_all, _SCHEDULED, forms.SCHEDULED_NADAM),
+    (_ADDS, _Match.of_batch, _INFINITY, forms.ADAMAX),
+    (_ADDS, _Match.of_batch, _ADDED, forms.LAZY_ADAM),
+)  # type: Tuple[Any, ...]

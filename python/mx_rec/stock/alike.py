@@ -5,7 +5,7 @@ from typing import Any, Dict, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.stock.nodes import Nodes, Output
+from mx_rec.stock.nodes import Nodes, Output, attributes_of
 
 
 def is_alike(nodes: Nodes, output: Output, pattern: Nodes, model: Output,
@@ -51,13 +51,9 @@ def is_alike(nodes: Nodes, output: Output, pattern: Nodes, model: Output,
 
 def _are_ops_alike(node: Any, model: Any) -> bool:
     """Whether nodes do the same with what they read."""
-    def told(one: Any) -> Dict[str, bytes]:
-        return {key: value.SerializeToString() for key, value in one.attr.items()
-                if not key.startswith("_")}
-
     if node.op != model.op:
         return False
     if node.op == "Const":
         values = [tf.make_ndarray(one.attr["value"].tensor) for one in (node, model)]
         return values[0].dtype == values[1].dtype and np.array_equal(*values)
-    return told(node) == told(model)
+    return attributes_of(node) == attributes_of(model)

@@ -5,6 +5,7 @@ a table what the graph has as a variable: it is written out, row by row.
 """
 
 import contextlib
+import functools
 import os
 import shutil
 import tempfile
@@ -477,25 +478,37 @@ def written_for(graph: tf.Graph, values: Sequence[Tuple[str, str, np.ndarray]]) 
 def _values(one: _Wanted, directory: str) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
     """Returns the rows of a table and its slots as variables have them."""
     count, own = one.plan.rows, slice(one.plan.first, one.plan.first + one.plan.shape[0])
-    rows, slots = saved_rows(
-        directory, one.plan.table, lambda described: _initial_rows(one, count, described),
-        {slot.name: slot.initial for slot in one.plan.slots})
+    rows, slots = saved_rows(directory, one.plan.table, count, {
+        slot.name: slot.initial for slot in one.plan.slots}, functools.partial(_initial_rows, one))
     if not one.plan.updates:
         # Evaluation and prediction give what a table gives; a training admits every row.
         rows[refused_rows(directory, one.plan.table, count)] = 0
     return rows[own], {name: values[own] for name, values in slots.items()}
 
 
-def saved_rows(directory: str, table: str, make_initial: Callable[[Sequence[Any]], np.ndarray],
-               starts: Dict[str, float]) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
+def initial_rows(described: Any, count: int) -> np.ndarray:
+    """Returns the rows that a table makes of the keys 0, 1, ..., float32 (count, dim).
+
+    Args:
+        described: What is on disk of the table, or of a part of it (checkpoint.tables.describe).
+        count: Of the keys.
+    """
+    with tf.Graph().as_default():
+        variable, handle = temporary_table(described["config"])
+        return _first_rows(handle, variable, count)
+
+
+def saved_rows(directory: str, table: str, count: int, starts: Dict[str, float],
+               make_initial: Callable[[Any, int], np.ndarray] = initial_rows
+               ) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
     """Reads a table as a variable has its rows.
 
     Args:
         directory: That of the checkpoint's tables, or its last delta.
         table: Name of the table.
-        make_initial: Takes what is on disk (checkpoint.tables.describe) of each part, and gives
-            what rows start with, float32 (n, dim).
+        count: Rows of the variable.
         starts: What the slots that are wanted start at, by name.
+        make_initial: Gives what rows start with, as `initial_rows` does.
 
     Returns:
         The rows, float32 (n, dim), and the same of each slot that is there.
@@ -507,7 +520,7 @@ def saved_rows(directory: str, table: str, make_initial: Callable[[Sequence[Any]
     links = chain_of(directory)
     described = [[_described(table, path) for path in directories_of(link, table)]
                  for link in links]
-    initial = make_initial(described[0])
+    initial = make_initial(described[0][0], count)
     saved = read_table(links, table, [about for link in described for about in link], list(starts))
     keys, shape = saved.keys, initial.shape
     if len(keys) and not (0 <= keys.min() and keys.max() < len(initial)):
@@ -518,18 +531,6 @@ def saved_rows(directory: str, table: str, make_initial: Callable[[Sequence[Any]
     for name, values in saved.slots.items():
         slots[name][keys] = values
     return initial, slots
-
-
-def initial_rows(config: Dict[str, Any], count: Optional[int] = None) -> np.ndarray:
-    """Returns the rows that a table makes of the keys 0, 1, ..., float32 (count, dim).
-
-    Args:
-        config: The configuration that is saved with the table (checkpoint.tables.describe).
-        count: Of the keys, None for the rows that it may have.
-    """
-    with tf.Graph().as_default():
-        variable, handle = temporary_table(config)
-        return _first_rows(handle, variable, int(config["capacity"]) if count is None else count)
 
 
 def _first_rows(handle: tf.Tensor, variable: tf.Tensor, count: int) -> np.ndarray:
@@ -550,13 +551,13 @@ def _described(name: str, path: str) -> Any:
                                       "{}".format(name, path, error)) from error
 
 
-def _initial_rows(one: _Wanted, count: int, described: Sequence[Any]) -> np.ndarray:
+def _initial_rows(one: _Wanted, described: Any, count: int) -> np.ndarray:
     """Returns what rows that were never made would start with."""
     if not one.plan.initializer:
-        return initial_rows(described[0]["config"], count)
+        return initial_rows(described, count)
     with tf.Graph().as_default() as graph:
         graph.seed = one.seed
         # Of rows of 2 bytes a value, those that were never made have such values, too.
         table = make_table(one.plan._replace(
-            row_dtype=row_dtypes_of(described[0]).rows, slot_dtype=FLOAT32))
+            row_dtype=row_dtypes_of(described).rows, slot_dtype=FLOAT32))
         return _first_rows(table.handle, row_shape(table.variable), count)

@@ -6,6 +6,7 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
 from mx_rec.edits.replacing import replace_reads
+from mx_rec.edits.upstream import readings
 from mx_rec.edits.wiring import in_place_of, waits_between
 from mx_rec.stock.id_limits import (ASSERTION, BUCKETS, COPIED, CROSS, DEFAULT, ID_END, IdPaths,
                                     Limit, Reader)
@@ -57,10 +58,8 @@ def _made(op: tf.Operation, limit: Limit) -> tf.Operation:
 
 def _redirect(old: tf.Tensor, new: tf.Tensor, paths: IdPaths) -> None:
     """Gives ids without limits to the lookups that take those of a tensor."""
-    for consumer in list(dict.fromkeys(old.consumers())):
-        for position, tensor in enumerate(consumer.inputs):
-            if tensor is old:
-                _redirect_one(consumer, position, new, paths)
+    for consumer, position in readings(old):
+        _redirect_one(consumer, position, new, paths)
     # A run that feeds the old ids would not reach the lookups.
     old.graph.prevent_feeding(old)
 

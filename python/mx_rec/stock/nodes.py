@@ -192,6 +192,11 @@ def parse(source: str) -> Output:
     return name, int(output) if output else 0
 
 
+def attributes_of(node: Any) -> Dict[str, Any]:
+    """Returns the attributes of a node that say what it computes, by their names."""
+    return {name: value for name, value in node.attr.items() if not name.startswith("_")}
+
+
 def shape_of(node: Any) -> Any:
     """Returns the attribute `shape` of a node as a list of sizes, None if it is not all known."""
     if "shape" not in node.attr or node.attr["shape"].shape.unknown_rank:

@@ -8,12 +8,13 @@ it. It has the name that the first part would have by itself.
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
+import tensorflow as tf
+
 from mx_rec.edits.wiring import COPIES
 from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.ops.registered import gives_the_same
-from mx_rec.stock.nodes import VARIABLES, Nodes, Output
+from mx_rec.stock.nodes import VARIABLES, Nodes, Output, attributes_of
 from mx_rec.stock.updates import Step
-from mx_rec.tensorflow.names import device as device_module
 
 # Jobs whose first task may be the process that makes a table.
 _OWN_JOBS = (None, "", "localhost", "worker", "chief", "master", "evaluator")
@@ -73,7 +74,7 @@ class Placement(NamedTuple):
 
     def has(self, device: str) -> bool:
         """Whether a device is one of a parameter server."""
-        return bool(self.job) and device_module.DeviceSpec.from_string(device).job == self.job
+        return bool(self.job) and tf.DeviceSpec.from_string(device).job == self.job
 
 
 def placement_of(variables: Sequence[Any], uses_servers: bool = True) -> Placement:
@@ -86,7 +87,7 @@ def placement_of(variables: Sequence[Any], uses_servers: bool = True) -> Placeme
     jobs = {}  # type: Dict[str, str]
     tasks = []  # type: List[str]
     for device in sorted({node.device for node in variables if node.device}):
-        spec = device_module.DeviceSpec.from_string(device)
+        spec = tf.DeviceSpec.from_string(device)
         if spec.job not in _OWN_JOBS:
             jobs.setdefault(spec.job, device)
         elif spec.task:
@@ -236,7 +237,7 @@ def _have_same_numbers(nodes: Nodes, one: Step, other: Step) -> bool:
             nodes.by_name[name].op in VARIABLES for name, _ in sources)
                       for op, sources in zip(ops, inputs))
         if ops[0].op != ops[1].op or pair[0][1] != pair[1][1] or is_late \
-                or not gives_the_same(ops[0].op) or _attributes(ops[0]) != _attributes(ops[1]) \
+                or not gives_the_same(ops[0].op) or attributes_of(ops[0]) != attributes_of(ops[1]) \
                 or len(inputs[0]) != len(inputs[1]) or not inputs[0] and ops[0].op != "Const":
             return False
         waiting.extend(zip(*inputs))
@@ -248,10 +249,6 @@ def _behind_copies(nodes: Nodes, output: Output) -> Output:
     while nodes.by_name[output[0]].op in COPIES and not nodes.waits[output[0]]:
         output = nodes.inputs[output[0]][0]
     return output
-
-
-def _attributes(node: Any) -> Dict[str, Any]:
-    return {name: value for name, value in node.attr.items() if not name.startswith("_")}
 
 
 def _waiting(nodes: Nodes, step: Step) -> Set[str]:

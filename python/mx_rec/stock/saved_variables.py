@@ -13,7 +13,7 @@ import tensorflow as tf
 from mx_rec.checkpoint.chains import VARIABLES, read_manifest
 from mx_rec.checkpoint.remote import directory_of, local_copy
 from mx_rec.stock.admission import refused_rows
-from mx_rec.stock.checkpoints import initial_rows, saved_rows, written_for
+from mx_rec.stock.checkpoints import saved_rows, written_for
 from mx_rec.stock.convert import ConvertedVariable
 
 
@@ -105,10 +105,8 @@ def _value(checkpoint: str, parts: Sequence[Dict[str, Any]]) -> np.ndarray:
     with local_copy(directory_of(checkpoint)) as directory:
         for part in parts:
             slot, end = part["slot"], part["key"] + part["rows"]
-            rows, slots = saved_rows(
-                directory, part["table"],
-                lambda described, end=end: initial_rows(described[0]["config"], end),
-                {slot: part["initial"]} if slot else {})
+            rows, slots = saved_rows(directory, part["table"], end,
+                                     {slot: part["initial"]} if slot else {})
             if slot:
                 rows = slots.get(slot, np.full_like(rows, part["initial"]))
             else:

@@ -29,7 +29,6 @@ from mx_rec.stock.planned import StockVariable
 from mx_rec.stock.fused import Piece
 from mx_rec.stock.rows import Rows, optimizer_step, sums_of
 from mx_rec.stock.servers import Servers
-from mx_rec.tensorflow.names import device as device_module
 from mx_rec.tensorflow.names import resources
 
 
@@ -192,8 +191,8 @@ def bring_to_worker(graph: tf.Graph, variables: Sequence[ServerRows], servers: S
     names = {name for rows in variables for name in
              [rows.plan.name] + [slot.variable for slot in rows.plan.slots]}
     gone = {tf.compat.as_bytes("loc:@" + name) for name in names}
-    spec = device_module.DeviceSpec.from_string(servers.worker)
-    worker = device_module.DeviceSpec(job=spec.job, task=spec.task).to_string()
+    spec = tf.DeviceSpec.from_string(servers.worker)
+    worker = tf.DeviceSpec(job=spec.job, task=spec.task).to_string()
     updates = [rows.op(output[0]) for rows in variables for step in rows.plan.updates
                for output in step.last]
     lookups = [op for rows in variables for op in rows.lookups]

@@ -8,7 +8,6 @@ import tensorflow as tf
 from mx_rec.core.clusters import check_graph
 from mx_rec.stock.analysis import VARIABLES
 from mx_rec.stock.parts import placement_of
-from mx_rec.tensorflow.names import device as device_module
 
 
 class Servers(NamedTuple):
@@ -53,9 +52,9 @@ def servers_of(graph: tf.Graph) -> Servers:
         else:
             devices = []
     of_job = [device for device in devices
-              if device_module.DeviceSpec.from_string(device).job == job]
+              if tf.DeviceSpec.from_string(device).job == job]
     if not of_job:
-        tasks = [device_module.DeviceSpec.from_string(node.device) for node in variables]
+        tasks = [tf.DeviceSpec.from_string(node.device) for node in variables]
         last = max(task.task or 0 for task in tasks if task.job == job)
         of_job = ["/job:{}/task:{}/device:CPU:0".format(job, task) for task in range(last + 1)]
     return Servers(of_job, _worker(nodes, job))
@@ -65,7 +64,7 @@ def _worker(nodes: Any, job: str) -> str:
     """Returns the processor of the task that most ops outside of a job are on."""
     found = Counter()  # type: Any
     for node in nodes:
-        spec = device_module.DeviceSpec.from_string(node.device) if node.device else None
+        spec = tf.DeviceSpec.from_string(node.device) if node.device else None
         if spec is not None and spec.job and spec.job != job:
             found["/job:{}/task:{}/device:CPU:0".format(spec.job, spec.task or 0)] += 1
     return str(found.most_common(1)[0][0]) if found else "/cpu:0"

@@ -23,8 +23,8 @@ from mx_rec.ops import library
 from mx_rec.stock.admission import RowRules, SavedHistory, started_clock, history_of
 from mx_rec.stock.analysis import plan_variables
 from mx_rec.stock.planned import product, table_name
-from mx_rec.stock.checkpoints import (expect_conversion, RowDtypes, initial_rows, row_dtypes_of,
-                                      saved_rows, written_for)
+from mx_rec.stock.checkpoints import (expect_conversion, RowDtypes, row_dtypes_of, saved_rows,
+                                      written_for)
 from mx_rec.stock.convert import (ConvertedVariable, Needs, converted, places_of,
                                   saved_places)
 from mx_rec.stock.dense import set_all
@@ -546,11 +546,10 @@ def _values(path: str, described: Any, initial: Dict[str, float]) -> Dict[str, n
     """Returns the rows of a table, as "", and the slots that `initial` has, float32 (n, dim) each.
     """
     directory, name = os.path.split(path)
-    config = described["config"]
     starts = {slot: start for slot, start in initial.items() if slot}
     starts.update((slot["name"], slot["initial"]) for slot in described["slots"]
                   if slot["name"] in starts)
-    rows, slots = saved_rows(directory, name, lambda _: initial_rows(config), starts)
+    rows, slots = saved_rows(directory, name, int(described["config"]["capacity"]), starts)
     found = {slot: slots.get(slot, np.full(rows.shape, start, np.float32))
              for slot, start in starts.items()}
     found[""] = rows

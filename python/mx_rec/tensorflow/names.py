@@ -20,12 +20,7 @@ checkpoint_management = find(
 control_flow_util = find("optimizers for tables", (_SINCE_1, _P + "ops.control_flow_util"))
 dataset_ops = find("graph modification", (_SINCE_1, _P + "data.ops.dataset_ops"))
 deprecation = find("quick changes of graphs", (_SINCE_1, _P + "util.deprecation"))
-device = find("the check for clusters", (_SINCE_1, _P + "framework.device"))
 device_setter = find("the check for clusters", (_SINCE_1, _P + "training.device_setter"))
-gen_array_ops = find("copies of variables", (_SINCE_1, _P + "ops.gen_array_ops"))
-gen_dataset_ops = find("graph modification", (_SINCE_1, _P + "ops.gen_dataset_ops"))
-gen_resource_variable_ops = find("optimizers that scripts write",
-                                 (_SINCE_1, _P + "ops.gen_resource_variable_ops"))
 gen_state_ops = find("ftrl_t", (_SINCE_1, _P + "ops.gen_state_ops"))
 keras_backend = find("weights of Keras's models", (_SINCE_1, _P + "keras.backend")) \
     if IS_1 else None

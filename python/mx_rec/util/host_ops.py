@@ -12,7 +12,6 @@ from mx_rec import plugin
 from mx_rec.constants.constants import EVAL_CHANNEL_ID, TRAIN_CHANNEL_ID
 from mx_rec.core.admission import set_threshold_op
 from mx_rec.ops.shapes import Library
-from mx_rec.tensorflow.names import gen_dataset_ops
 from mx_rec.validator.validator import Int
 
 _library = None  # type: Optional[HostOps]
@@ -83,8 +82,8 @@ class HostOps(Library):
                 ("channel_id", channel_id), ("max_train_steps", max_train_steps),
                 ("max_eval_steps", max_eval_steps))]
         count = tf.compat.v1.where(tf.equal(channel, TRAIN_CHANNEL_ID), train, evaluation)
-        return gen_dataset_ops.take_dataset(
-            input_dataset, tf.cast(count, tf.int64), output_types=output_types,
+        return tf.raw_ops.TakeDataset(
+            input_dataset=input_dataset, count=tf.cast(count, tf.int64), output_types=output_types,
             output_shapes=output_shapes, name=name or "EosDataset")
 
     def read_emb_key_v2(self, sample: Any = None, channel_id: int = 0, splits: Any = None,

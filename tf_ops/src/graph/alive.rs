@@ -1,6 +1,6 @@
 //! Which nodes have a value in each run.
 
-use super::graph_def::{Graph, InputSource};
+use super::graph_def::Graph;
 use mx_rec_kernels::Result;
 use std::collections::BTreeSet;
 
@@ -42,12 +42,10 @@ impl Alive {
             if JOINS.contains(&node.op) {
                 continue;
             }
-            for input in graph.inputs(node) {
-                if let InputSource::Node(source) = input.source {
-                    let is_known = self.known.get(source).copied().unwrap_or(true);
-                    if !is_known && seen.insert(source) {
-                        waiting.push(source);
-                    }
+            for source in graph.sources(node) {
+                let is_known = self.known.get(source).copied().unwrap_or(true);
+                if !is_known && seen.insert(source) {
+                    waiting.push(source);
                 }
             }
         }

@@ -4,7 +4,7 @@
 //!
 //! What depends on weights stays: whoever feeds these would otherwise not reach it.
 
-use super::graph_def::{Graph, InputSource};
+use super::graph_def::Graph;
 use super::library::Library;
 use super::lists::{length, members};
 use super::slice::{Slicer, Verdict};
@@ -31,10 +31,9 @@ pub(super) fn moving<'a>(
     let (mut found, mut seen) = (Vec::new(), HashSet::new());
     for (reader, place) in described(graph, lookup)? {
         let node = graph.node(reader)?;
-        let Some(input) = graph.data_input(node, place) else {
-            continue;
-        };
-        let InputSource::Node(source) = input.source else {
+        let input = graph.data_input(node, place);
+        let Some((input, source)) = input.and_then(|input| Some((input, input.source.at()?)))
+        else {
             continue;
         };
         let maker = graph.node(source)?;

@@ -2,7 +2,7 @@
 //! makes for its inputs, those of `tf.split`, and what passes them on.
 
 use super::consumers::same;
-use super::graph_def::{Graph, InputSource, Node, NodeInput};
+use super::graph_def::{Graph, Node, NodeInput};
 use super::readers::source_of;
 use super::sizes::{Size, SizeReader};
 use super::tensors::{constant, dims, integers_of, Dims};
@@ -105,12 +105,9 @@ impl<'a> Search<'_, 'a> {
         let mut waiting: Vec<NodeInput<'a>> = sizes.iter().flatten().map(|one| **one).collect();
         let mut seen = HashSet::new();
         while let (Some(input), true) = (waiting.pop(), seen.len() < MOST_SIZES) {
-            let InputSource::Node(at) = input.source else {
+            let Some(at) = input.source.at().filter(|&at| seen.insert(at)) else {
                 continue;
             };
-            if !seen.insert(at) {
-                continue;
-            }
             let node = graph.node(at)?;
             self.note_waits(node)?;
             if matches!(node.op, "Shape" | "ShapeN") {
@@ -124,7 +121,7 @@ impl<'a> Search<'_, 'a> {
 
     fn note_waits(&mut self, node: &Node<'a>) -> Result<()> {
         let graph = self.graph;
-        for input in graph.inputs(node).iter().filter(|one| one.is_control()) {
+        for input in graph.waits(node) {
             if !waits_for_slices(graph, input) {
                 self.waits.push(input.node.to_owned());
             }
@@ -321,8 +318,7 @@ fn waits_for_slices(graph: &Graph<'_>, input: &NodeInput<'_>) -> bool {
     };
     graph.inputs(node).iter().all(|input| {
         source_of(graph, input).is_some_and(|slice| {
-            matches!(slice.op, "Slice" | "Split" | "SplitV")
-                && !graph.inputs(slice).iter().any(NodeInput::is_control)
+            matches!(slice.op, "Slice" | "Split" | "SplitV") && graph.waits(slice).next().is_none()
         })
     })
 }

@@ -157,7 +157,7 @@ impl<'g, 'a> Rule<'g, 'a> {
         let mut tensors = Vec::new();
         let mut tensor = *input;
         for _ in 0..MOST_PASSED {
-            let (InputSource::Node(at), Some(output)) = (tensor.source, tensor.output) else {
+            let Some((at, output)) = tensor.place() else {
                 return Ok(None);
             };
             tensors.push((at, output));

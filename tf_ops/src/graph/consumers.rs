@@ -1,6 +1,6 @@
 //! Who reads the tensors of a graph.
 
-use super::graph_def::{Graph, InputSource, NodeInput};
+use super::graph_def::{Graph, NodeInput};
 use mx_rec_kernels::Result;
 
 /// One input of a node that comes from a certain tensor.
@@ -19,10 +19,9 @@ impl Graph<'_> {
             let mut readers = vec![Vec::new(); self.nodes.len()];
             for (at, node) in self.nodes.iter().enumerate() {
                 for (place, input) in self.inputs(node).iter().enumerate() {
-                    if let InputSource::Node(source) = input.source {
-                        if let Some(readers) = readers.get_mut(source) {
-                            readers.push((at, place));
-                        }
+                    let source = input.source.at();
+                    if let Some(readers) = source.and_then(|source| readers.get_mut(source)) {
+                        readers.push((at, place));
                     }
                 }
             }
@@ -56,7 +55,5 @@ impl Graph<'_> {
 
 /// Whether two inputs are the same tensor.
 pub(super) fn same(one: &NodeInput<'_>, other: &NodeInput<'_>) -> bool {
-    matches!(one.source, InputSource::Node(_))
-        && one.source == other.source
-        && one.output == other.output
+    one.source.at().is_some() && one.source == other.source && one.output == other.output
 }

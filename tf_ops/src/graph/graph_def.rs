@@ -49,10 +49,26 @@ pub struct NodeInput<'a> {
     pub source: InputSource,
 }
 
+impl InputSource {
+    /// The index of the node; `None` if there is none, or several.
+    pub fn at(self) -> Option<usize> {
+        match self {
+            Self::Node(at) => Some(at),
+            Self::Missing | Self::Ambiguous => None,
+        }
+    }
+}
+
 impl NodeInput<'_> {
     /// Whether it is a control input.
     pub fn is_control(&self) -> bool {
         self.output.is_none()
+    }
+
+    /// The index of its node, and which output of that it is; `None` for a control input and for
+    /// one whose node is not known.
+    pub(super) fn place(&self) -> Option<(usize, u64)> {
+        Some((self.source.at()?, self.output?))
     }
 
     /// The full name of the tensor, `node:0`.
@@ -167,6 +183,32 @@ impl<'a> Graph<'a> {
     /// The data input number `place` of a node; control inputs do not count.
     pub fn data_input(&self, node: &Node<'a>, place: usize) -> Option<&NodeInput<'a>> {
         self.data(node).nth(place)
+    }
+
+    /// The control inputs of a node.
+    pub(super) fn waits(&self, node: &Node<'a>) -> impl Iterator<Item = &NodeInput<'a>> {
+        let inputs = self.inputs(node).iter();
+        inputs.filter(|input| input.is_control())
+    }
+
+    /// The names of the nodes that a node waits for.
+    pub(super) fn waited(&self, node: &Node<'a>) -> impl Iterator<Item = String> + '_ {
+        self.waits(node).map(|input| input.node.to_owned())
+    }
+
+    /// The nodes that a node reads or waits for.
+    pub(super) fn sources(&self, node: &Node<'a>) -> impl Iterator<Item = usize> + '_ {
+        let inputs = self.inputs(node).iter();
+        inputs.filter_map(|input| input.source.at())
+    }
+
+    /// The names of nodes.
+    ///
+    /// # Errors
+    /// `Internal` for an index that this graph has not returned.
+    pub(super) fn names(&self, nodes: impl IntoIterator<Item = usize>) -> Result<Vec<String>> {
+        let names = nodes.into_iter().map(|at| self.node(at));
+        names.map(|node| Ok(node?.name.to_owned())).collect()
     }
 
     /// The first output of a node, as one that reads it has it.

@@ -1,7 +1,7 @@
 //! Which tensors are the same number: optimizers make some of theirs once for each variable, or for
 //! each device, of the same variables and constants by the same ops.
 
-use super::graph_def::{Graph, InputSource, Node, NodeInput};
+use super::graph_def::{Graph, Node};
 use super::library::StatefulOps;
 use mx_rec_kernels::Result;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -134,15 +134,11 @@ impl<'g, 'a> Numbers<'g, 'a> {
     }
 
     fn node(&self, (name, _): Number<'a>) -> Option<&'g Node<'a>> {
-        match self.graph.find(name) {
-            InputSource::Node(at) => self.graph.nodes.get(at),
-            _ => None,
-        }
+        self.graph.nodes.get(self.graph.find(name).at()?)
     }
 
     fn is_copy(&self, node: &Node<'a>) -> bool {
-        let mut inputs = self.graph.inputs(node).iter();
-        COPIES.contains(&node.op) && !inputs.any(NodeInput::is_control)
+        COPIES.contains(&node.op) && self.graph.waits(node).next().is_none()
     }
 
     fn has_state(&self, of: Number<'a>) -> bool {
@@ -160,7 +156,7 @@ impl<'g, 'a> Numbers<'g, 'a> {
         let data = inputs.filter_map(|input| Some((input.node, input.output?)));
         let data: Vec<Number<'a>> = data.collect();
         // What reads a variable after a change of it gives another value than what reads it before.
-        let is_late = self.graph.inputs(node).iter().any(NodeInput::is_control)
+        let is_late = self.graph.waits(node).next().is_some()
             && data.iter().any(|&source| self.has_state(source));
         match (self.is_copy(node), is_told && !is_late) {
             (true, _) => data.into_iter().take(1).collect(),

@@ -303,29 +303,27 @@ impl<'g, 'a> Planner<'g, 'a> {
         let mut places: HashMap<usize, usize> = HashMap::new();
         for (place, &(at, kind, member)) in marked.iter().enumerate() {
             let node = self.graph.node(at)?;
-            let decision = self.decide(at, node, (kind, member))?;
+            let decision = self.decide((place, at), node, (kind, member))?;
             let mut lookup = undecided(self.graph, node, (kind, member));
             match decision {
                 Err(why) => lookup.reason = why.to_string(),
-                Ok((get_next, usable, mut moving)) => {
-                    moving.lookup = place;
-                    lookup.reason = self.why_it_moves(kind, get_next, moving.component)?;
-                    if !moving.bags.is_empty() {
-                        lookup.reason += "; what describes its bags moves with them";
+                Ok(feeding) => {
+                    for moving in &feeding.lookups {
+                        lookup.reason =
+                            self.why_it_moves(kind, feeding.get_next, moving.component)?;
+                        if !moving.bags.is_empty() {
+                            lookup.reason += "; what describes its bags moves with them";
+                        }
                     }
-                    match places.entry(get_next) {
+                    match places.entry(feeding.get_next) {
                         Entry::Occupied(entry) => {
                             if let Some(fed) = fed.get_mut(*entry.get()) {
-                                fed.lookups.push(moving);
+                                fed.lookups.extend(feeding.lookups);
                             }
                         }
                         Entry::Vacant(entry) => {
                             entry.insert(fed.len());
-                            fed.push(FeedingIterator {
-                                get_next,
-                                usable,
-                                lookups: vec![moving],
-                            });
+                            fed.push(feeding);
                         }
                     }
                 }
@@ -338,17 +336,13 @@ impl<'g, 'a> Planner<'g, 'a> {
         Ok(())
     }
 
-    /// Whether a lookup moves, or why not.
-    #[expect(
-        clippy::type_complexity,
-        reason = "one caller, which takes it apart at once"
-    )]
+    /// The iterator of a lookup that moves, or why it stays; `place` is that of the lookup.
     fn decide(
         &mut self,
-        at: usize,
+        (place, at): (usize, usize),
         node: &Node<'a>,
         (kind, member): (LookupKind, usize),
-    ) -> Result<std::result::Result<(usize, Rc<ExtendableIterator>, MovingLookup), Rc<str>>> {
+    ) -> Result<std::result::Result<FeedingIterator, Rc<str>>> {
         let graph = self.graph;
         if graph.find(node.name) != InputSource::Node(at) {
             return Ok(Err(several(node).into()));
@@ -390,14 +384,17 @@ impl<'g, 'a> Planner<'g, 'a> {
             Some(_) => Vec::new(),
             None => bags::moving(graph, &mut self.slices, &mut self.library, (at, get_next))?,
         };
-        let moving = MovingLookup {
-            lookup: 0,
-            ids,
-            component,
-            dtype,
-            bags,
-        };
-        Ok(Ok((get_next, usable, moving)))
+        Ok(Ok(FeedingIterator {
+            get_next,
+            usable,
+            lookups: vec![MovingLookup {
+                lookup: place,
+                ids,
+                component,
+                dtype,
+                bags,
+            }],
+        }))
     }
 
     fn why_it_moves(
@@ -467,10 +464,6 @@ impl<'g, 'a> Planner<'g, 'a> {
                 described.push(tensor.clone());
             }
         }
-        let names = |places: &[usize]| -> Result<Vec<String>> {
-            let names = places.iter().map(|&at| graph.node(at));
-            names.map(|node| Ok(node?.name.to_owned())).collect()
-        };
         plan.iterators.push(PlannedIterator {
             get_next: get_next.name.to_owned(),
             iterator: graph.node(fed.usable.iterator)?.name.to_owned(),
@@ -478,12 +471,12 @@ impl<'g, 'a> Planner<'g, 'a> {
                 true => IteratorKind::OneShot,
                 false => IteratorKind::Initializable,
             },
-            initializers: names(&fed.usable.initializers)?,
+            initializers: graph.names(fed.usable.initializers.iter().copied())?,
             components: self.slices.components(fed.get_next)?,
             lookups: fed.lookups.iter().map(|moving| moving.lookup).collect(),
             ids,
             bags: described,
-            nodes: names(&nodes)?,
+            nodes: graph.names(nodes)?,
             graph: [plan.graphs.len(), bytes.len()],
         });
         plan.graphs.extend_from_slice(&bytes);

@@ -2,7 +2,7 @@
 
 use super::consumers::same;
 use super::describe::described;
-use super::graph_def::{Graph, InputSource, Node, NodeInput};
+use super::graph_def::{Graph, Node, NodeInput};
 use super::lists::{finds_ids, reads_distinct, reads_ids};
 use mx_rec_kernels::Result;
 
@@ -26,9 +26,7 @@ pub(super) fn row_reader<'a>(graph: &Graph<'a>, at: usize) -> Result<Option<RowR
     let (handle, offsets, ids) = match node.op {
         "MxRecFind" if finds_ids(node)? => (input(0), None, input(2)),
         "MxRecRestore" => {
-            let looked_up = input(0)
-                .map(|rows| behind_identities(graph, rows))
-                .transpose()?;
+            let looked_up = input(0).map(|rows| behind_identities(graph, rows));
             let source = looked_up.and_then(|rows| source_of(graph, &rows));
             match source {
                 Some(source) if reads_distinct(source)? => {
@@ -69,9 +67,7 @@ impl<'a> RowReader<'a> {
 
     /// The gradients of its rows, one for each id, with the names of the nodes that sum them.
     pub(super) fn gradients(&self, graph: &Graph<'a>) -> Result<Vec<(NodeInput<'a>, Vec<String>)>> {
-        let (Some(offsets), InputSource::Node(source), Some(output)) =
-            (self.offsets, self.ids.source, self.ids.output)
-        else {
+        let (Some(offsets), Some((source, output))) = (self.offsets, self.ids.place()) else {
             return Ok(Vec::new());
         };
         let mut found: Vec<(NodeInput<'a>, Vec<String>)> = Vec::new();
@@ -99,23 +95,17 @@ pub(super) fn source_of<'g, 'a>(
     graph: &'g Graph<'a>,
     input: &NodeInput<'a>,
 ) -> Option<&'g Node<'a>> {
-    match input.source {
-        InputSource::Node(at) => graph.nodes.get(at),
-        _ => None,
-    }
+    graph.nodes.get(input.source.at()?)
 }
 
 /// The tensor that ops Identity pass on as this one.
-fn behind_identities<'a>(graph: &Graph<'a>, tensor: NodeInput<'a>) -> Result<NodeInput<'a>> {
-    let mut tensor = tensor;
+fn behind_identities<'a>(graph: &Graph<'a>, mut tensor: NodeInput<'a>) -> NodeInput<'a> {
     for _ in 0..8 {
-        match source_of(graph, &tensor) {
-            Some(node) if node.op == "Identity" => match graph.data_input(node, 0) {
-                Some(before) => tensor = *before,
-                None => break,
-            },
-            _ => break,
+        let copy = source_of(graph, &tensor).filter(|node| node.op == "Identity");
+        match copy.and_then(|node| graph.data_input(node, 0)) {
+            Some(before) => tensor = *before,
+            None => break,
         }
     }
-    Ok(tensor)
+    tensor
 }

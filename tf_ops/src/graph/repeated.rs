@@ -85,16 +85,15 @@ impl<'g, 'a> Search<'g, 'a> {
 
     /// Goes on to the node that a tensor is the first output of, and is not computed any more: the
     /// node and its data inputs.
-    fn step(&mut self, tensor: &NodeInput<'a>) -> Option<(&'g Node<'a>, &'g [NodeInput<'a>])> {
+    fn step(&mut self, tensor: &NodeInput<'a>) -> Option<(&'g Node<'a>, Vec<&'g NodeInput<'a>>)> {
         let node = source_of(self.graph, tensor)?;
         self.budget = self.budget.checked_sub(1)?;
         if tensor.output != Some(0) {
             return None;
         }
-        let (inputs, waits) = data_and_waits(self.graph, node);
-        self.waits.extend(waits);
+        self.waits.extend(self.graph.waited(node));
         self.left_out.push(tensor.tensor());
-        Some((node, inputs))
+        Some((node, self.graph.data(node).collect()))
     }
 
     /// How a tensor is computed by repeating; `None` if it is anything else.
@@ -102,7 +101,7 @@ impl<'g, 'a> Search<'g, 'a> {
         let Some((node, inputs)) = self.step(tensor) else {
             return Ok(None);
         };
-        match (node.op, inputs) {
+        match (node.op, &inputs[..]) {
             ("Identity", [of]) => self.repeated(of),
             ("Tile", [of, times]) => self.tiled(of, times),
             ("BroadcastTo", [of, shape]) => self.broadcast(of, shape),
@@ -136,20 +135,23 @@ impl<'g, 'a> Search<'g, 'a> {
         let Some((node, inputs)) = self.step(tensor) else {
             return Ok(None);
         };
-        match (node.op, inputs) {
+        match (node.op, &inputs[..]) {
             ("Identity", [of]) => self.weighted(of, weights),
             // Where weights and rows have the same sizes, there is nothing to add up.
             ("Reshape", [of, shape]) if self.sizes.is_of_embeddings(shape)? => {
                 let added = source_of(graph, of).filter(|added| added.op == "Sum");
-                let Some((added, [of, axes])) =
-                    added.map(|added| (added, data_and_waits(graph, added).0))
+                let Some(added) = added else {
+                    return Ok(None);
+                };
+                let (Some(of), Some(axes)) =
+                    (graph.data_input(added, 0), graph.data_input(added, 1))
                 else {
                     return Ok(None);
                 };
                 if source_of(graph, axes).is_none_or(|axes| axes.op != "BroadcastGradientArgs") {
                     return Ok(None);
                 }
-                self.waits.extend(data_and_waits(graph, added).1);
+                self.waits.extend(graph.waited(added));
                 self.left_out.push(format!("{}:0", added.name));
                 self.weighted(of, weights)
             }
@@ -245,7 +247,7 @@ impl<'g, 'a> Search<'g, 'a> {
         if let Some(node) = source_of(graph, of) {
             if let ("Reshape", Some(shape)) = (node.op, graph.data_input(node, 1)) {
                 if let Some(sizes) = self.sizes.read(shape)? {
-                    self.waits.extend(data_and_waits(graph, node).1);
+                    self.waits.extend(graph.waited(node));
                     return Ok(Some(sizes.elements));
                 }
             }
@@ -283,22 +285,4 @@ impl<'g, 'a> Search<'g, 'a> {
             _ => Ok(false),
         }
     }
-}
-
-/// The data inputs of a node, and the names of the nodes that it waits for.
-fn data_and_waits<'g, 'a>(
-    graph: &'g Graph<'a>,
-    node: &Node<'a>,
-) -> (&'g [NodeInput<'a>], Vec<String>) {
-    let inputs = graph.inputs(node);
-    // Control inputs come last.
-    let data = inputs
-        .iter()
-        .take_while(|input| !input.is_control())
-        .count();
-    let (data, waits) = inputs.split_at(data);
-    (
-        data,
-        waits.iter().map(|input| input.node.to_owned()).collect(),
-    )
 }

@@ -203,12 +203,8 @@ impl<'g, 'a> Rule<'g, 'a> {
             // A run need not need it with any other, and what is pulled may get a row.
             return Ok(None);
         }
-        let waits = graph.inputs(node).iter();
-        let waits = waits.filter(|input| input.is_control());
-        let waits = waits.filter_map(|input| match input.source {
-            InputSource::Node(source) => Some(source),
-            _ => None,
-        });
+        let waits = graph.waits(node);
+        let waits = waits.filter_map(|input| input.source.at());
         let form = Form {
             attributes: [
                 node.int("parts")?,
@@ -262,14 +258,13 @@ impl<'g, 'a> Rule<'g, 'a> {
     }
 
     fn waits(&self, at: usize) -> Result<bool> {
-        let inputs = self.graph.inputs(self.graph.node(at)?);
-        Ok(inputs.iter().any(NodeInput::is_control))
+        Ok(self.graph.waits(self.graph.node(at)?).next().is_some())
     }
 
     /// How many inputs of a node are among some tensors.
     fn takes(&self, at: usize, tensors: &[(usize, u64)]) -> Result<usize> {
         let inputs = self.graph.inputs(self.graph.node(at)?);
-        let taken = inputs.iter().filter_map(tensor_of);
+        let taken = inputs.iter().filter_map(NodeInput::place);
         Ok(taken.filter(|one| tensors.contains(one)).count())
     }
 
@@ -316,12 +311,8 @@ impl<'g, 'a> Rule<'g, 'a> {
             if at != of && (PLACEHOLDERS.contains(&node.op) || changes()) {
                 found.insert(at);
             }
-            for input in self.graph.inputs(node) {
-                match input.source {
-                    InputSource::Node(source) if seen.insert(source) => waiting.push(source),
-                    _ => {}
-                }
-            }
+            let sources = self.graph.sources(node);
+            waiting.extend(sources.filter(|&source| seen.insert(source)));
         }
         Ok(Some(found))
     }
@@ -351,7 +342,7 @@ impl<'g, 'a> Rule<'g, 'a> {
                 let Some(names) = tables_of(self.graph, config)? else {
                     return Ok(Vec::new());
                 };
-                places.insert(tensor_of(request), tables.len());
+                places.insert(request.place(), tables.len());
                 tables.push(names);
             }
         }
@@ -391,8 +382,6 @@ impl<'g, 'a> Rule<'g, 'a> {
         form: &Form<'a>,
         iterator: Option<usize>,
     ) -> Result<PlannedRequests> {
-        let names = run.iter().map(|one| self.graph.node(one.node));
-        let nodes = names.map(|node| Ok(node?.name.to_owned()));
         let gradients = match (form.pushes.is_empty(), form.accumulates) {
             (false, _) => "one update takes their gradients, and ",
             (true, true) => "accumulators take their gradients, and ",
@@ -400,16 +389,8 @@ impl<'g, 'a> Rule<'g, 'a> {
         };
         Ok(PlannedRequests {
             iterator,
-            nodes: nodes.collect::<Result<_>>()?,
+            nodes: self.graph.names(run.iter().map(|one| one.node))?,
             reason: format!("{gradients}a run that can have one can have all"),
         })
-    }
-}
-
-/// The node and output that an input is.
-fn tensor_of(input: &NodeInput<'_>) -> Option<(usize, u64)> {
-    match (input.source, input.output) {
-        (InputSource::Node(at), Some(output)) => Some((at, output)),
-        _ => None,
     }
 }

@@ -1,7 +1,8 @@
 //! Integer tensors of which shapes are computed: their elements as numbers, or as sizes of the
 //! dimensions of one tensor of embeddings, which is enough to know what a gradient is repeated by.
 
-use super::graph_def::{Graph, InputSource, NodeInput};
+use super::graph_def::{Graph, NodeInput};
+use super::readers::source_of;
 use super::tensors::{constant, dims, Dims};
 use mx_rec_kernels::Result;
 
@@ -104,25 +105,17 @@ impl<'g, 'a> SizeReader<'g, 'a> {
     }
 
     fn value(&mut self, input: &NodeInput<'a>) -> Result<Option<Sizes>> {
-        let InputSource::Node(at) = input.source else {
-            return Ok(None);
-        };
-        let Some(budget) = self.budget.checked_sub(1) else {
+        let graph = self.graph;
+        let (Some(node), Some(budget)) = (source_of(graph, input), self.budget.checked_sub(1))
+        else {
             return Ok(None);
         };
         self.budget = budget;
         if input.output != Some(0) {
             return Ok(None);
         }
-        let graph = self.graph;
-        let node = graph.node(at)?;
-        let (waits, given): (Vec<_>, Vec<NodeInput<'a>>) = graph
-            .inputs(node)
-            .iter()
-            .copied()
-            .partition(NodeInput::is_control);
-        self.waits
-            .extend(waits.iter().map(|input| input.node.to_owned()));
+        let given: Vec<NodeInput<'a>> = graph.data(node).copied().collect();
+        self.waits.extend(graph.waited(node));
         Ok(match (node.op, &given[..]) {
             ("Const", []) => match constant(node)? {
                 Some(found) => {
@@ -182,9 +175,7 @@ impl<'g, 'a> SizeReader<'g, 'a> {
 
     /// The shape of a tensor that the op Shape reads.
     fn shape_of(&mut self, of: &NodeInput<'a>) -> Result<Option<Sizes>> {
-        let is_embeddings = matches!((of.source, of.output), (InputSource::Node(at), Some(output))
-            if self.embeddings.contains(&(at, output)));
-        if is_embeddings {
+        if of.place().is_some_and(|of| self.embeddings.contains(&of)) {
             let sizes = self.shape.iter().enumerate();
             return Ok(Sizes::vector(
                 sizes

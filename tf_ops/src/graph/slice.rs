@@ -292,7 +292,7 @@ fn stays(why: String) -> Verdict {
 
 /// Why a node with a control input cannot move.
 pub(super) fn control_input<'a>(graph: &Graph<'a>, node: &Node<'a>) -> Option<String> {
-    let input = graph.inputs(node).iter().find(|input| input.is_control())?;
+    let input = graph.waits(node).next()?;
     let other = source_of(graph, input).map_or_else(|| quoted(input.node), described);
     Some(format!(
         "{} has a control dependency on {other}",

@@ -1,7 +1,8 @@
 //! What a GraphDef says of tensors: their static shapes, and the numbers of constants.
 
-use super::graph_def::{Graph, InputSource, Node, NodeInput};
+use super::graph_def::{Graph, Node, NodeInput};
 use super::lists::{length, members, reads_ids};
+use super::readers::source_of;
 use super::wire::{last_bytes, Fields, Value};
 use mx_rec_kernels::Result;
 use serde::Deserialize;
@@ -43,7 +44,7 @@ pub(super) fn dims(graph: &Graph<'_>, input: &NodeInput<'_>) -> Result<Option<Di
     let mut tensor = *input;
     let mut behind: Dims = Vec::new();
     for _ in 0..MOST_STEPS {
-        let (InputSource::Node(at), Some(output)) = (tensor.source, tensor.output) else {
+        let Some((at, output)) = tensor.place() else {
             return Ok(None);
         };
         let node = graph.node(at)?;
@@ -138,19 +139,21 @@ fn read_shape(bytes: &[u8]) -> Result<Option<Dims>> {
 
 /// A constant of a few elements.
 #[derive(Clone, Debug)]
-pub(super) struct Constant {
+pub(super) struct Constant<'a> {
     /// Its shape, all of it known.
     pub(super) dims: Dims,
     /// Its elements, if they are integers.
     pub(super) integers: Option<Vec<i64>>,
+    /// The same, if they are bytes; of any number of elements.
+    bytes: Option<&'a [u8]>,
 }
 
 /// What a node of op Const holds; `None` for any other node and for large and strange constants.
-pub(super) fn constant(node: &Node<'_>) -> Result<Option<Constant>> {
+pub(super) fn constant<'a>(node: &Node<'a>) -> Result<Option<Constant<'a>>> {
     if node.op != "Const" {
         return Ok(None);
     }
-    let tensor = value_of(node)?;
+    let tensor = last_bytes("AttrValue", node.attr("value")?.unwrap_or_default(), 8)?;
     let (mut dtype, mut dims, mut content): (u64, Option<Dims>, &[u8]) = (0, Some(Vec::new()), &[]);
     let mut integers = Vec::new();
     for field in Fields::new("TensorProto", tensor) {
@@ -183,29 +186,20 @@ pub(super) fn constant(node: &Node<'_>) -> Result<Option<Constant>> {
         ),
         _ => None,
     };
-    Ok(Some(Constant { dims, integers }))
+    Ok(Some(Constant {
+        dims,
+        integers,
+        bytes: (dtype == UINT8).then_some(content),
+    }))
 }
 
 /// The elements of a tensor that is a constant of a few integers; `None` for any other.
 pub(super) fn integers_of(graph: &Graph<'_>, tensor: &NodeInput<'_>) -> Result<Option<Vec<i64>>> {
-    let InputSource::Node(at) = tensor.source else {
-        return Ok(None);
-    };
-    Ok(constant(graph.node(at)?)?.and_then(|found| found.integers))
-}
-
-/// The bytes that a node of op Const holds as a tensor of uint8; `None` for any other.
-fn bytes_of<'a>(node: &Node<'a>) -> Result<Option<&'a [u8]>> {
-    let (mut dtype, mut content) = (0, None);
-    for field in Fields::new("TensorProto", value_of(node)?) {
-        let field = field?;
-        match (field.number, field.value) {
-            (1, Value::Varint(number)) => dtype = number,
-            (4, Value::Bytes(bytes)) => content = Some(bytes),
-            _ => {}
-        }
-    }
-    Ok(content.filter(|_| node.op == "Const" && dtype == UINT8))
+    let found = source_of(graph, tensor).map(constant);
+    Ok(found
+        .transpose()?
+        .flatten()
+        .and_then(|found| found.integers))
 }
 
 /// The names of the tables whose configurations a tensor has; `None` if it is not constant.
@@ -214,18 +208,11 @@ pub(super) fn tables_of(graph: &Graph<'_>, tensor: &NodeInput<'_>) -> Result<Opt
     struct Config {
         name: String,
     }
-    let InputSource::Node(at) = tensor.source else {
-        return Ok(None);
-    };
-    let text = bytes_of(graph.node(at)?)?;
+    let found = source_of(graph, tensor).map(constant);
+    let text = found.transpose()?.flatten().and_then(|found| found.bytes);
     let configs = text.map(serde_json::from_slice::<Vec<Config>>);
     let configs = configs.and_then(std::result::Result::ok);
     Ok(configs.map(|all| all.into_iter().map(|one| one.name).collect()))
-}
-
-/// The TensorProto of a node of op Const.
-fn value_of<'a>(node: &Node<'a>) -> Result<&'a [u8]> {
-    last_bytes("AttrValue", node.attr("value")?.unwrap_or_default(), 8)
 }
 
 /// The words of four bytes.

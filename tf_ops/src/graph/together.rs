@@ -11,6 +11,7 @@ use super::alive::{Alive, MOST_STEPS};
 use super::graph_def::{Graph, InputSource, Node};
 use super::library::StatefulOps;
 use super::lists::{length, members};
+use super::readers::source_of;
 use mx_rec_kernels::Result;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -249,12 +250,7 @@ impl<'a> Rule<'_, 'a> {
     /// Goes on with a walk to what a node reads and waits for.
     fn go_up(&mut self, node: &Node<'a>, waiting: &mut Vec<usize>) {
         let graph = self.graph;
-        for input in graph.inputs(node) {
-            match input.source {
-                InputSource::Node(source) if self.is_new(source) => waiting.push(source),
-                _ => {}
-            }
-        }
+        waiting.extend(graph.sources(node).filter(|&source| self.is_new(source)));
     }
 
     /// The same, of a lookup also what the others of its group read.
@@ -346,13 +342,11 @@ impl<'a> Rule<'_, 'a> {
     }
 
     fn planned(&self, verb: &str, together: &[usize]) -> Result<PlannedGroup> {
-        let names = together.iter().map(|&at| self.graph.node(at));
-        let nodes = names.map(|node| Ok(node?.name.to_owned()));
         let first = together.first().copied().unwrap_or_default();
         let was_one = self.group_of(self.graph.node(first)?)?.is_some();
         Ok(PlannedGroup {
             op: verb.to_owned(),
-            nodes: nodes.collect::<Result<_>>()?,
+            nodes: self.graph.names(together.iter().copied())?,
             reason: match was_one {
                 true => "the script made them together".to_owned(),
                 false => "every run that needs one needs all".to_owned(),
@@ -409,17 +403,12 @@ fn is_lookup(node: &Node<'_>) -> Result<bool> {
 /// this gives it, which a branch or a loop does not. What makes bags has no table: in a branch it
 /// has no value in some runs, and in a loop it waits for this or reads what has none at its end.
 fn stands_free(graph: &Graph<'_>, at: usize, node: &Node<'_>) -> Result<bool> {
-    if graph.find(node.name) != InputSource::Node(at)
-        || graph.inputs(node).iter().any(|input| input.is_control())
-    {
+    if graph.find(node.name) != InputSource::Node(at) || graph.waits(node).next().is_some() {
         return Ok(false);
     }
     if node.op == SPARSE_BAGS {
         return Ok(true);
     }
-    let table = graph.data_input(node, 0).map(|handle| handle.source);
-    Ok(match table {
-        Some(InputSource::Node(table)) => graph.node(table)?.op == TABLE,
-        _ => false,
-    })
+    let table = graph.data_input(node, 0);
+    Ok(table.is_some_and(|handle| source_of(graph, handle).is_some_and(|of| of.op == TABLE)))
 }

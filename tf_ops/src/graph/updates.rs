@@ -181,9 +181,8 @@ impl Update<'_> {
     fn leave_out(&mut self, graph: &Graph<'_>, tensor: &NodeInput<'_>) {
         self.left_out.push(tensor.tensor());
         let node = source_of(graph, tensor);
-        let inputs = node.map(|node| graph.inputs(node)).unwrap_or_default();
-        let waits = inputs.iter().filter(|input| input.is_control());
-        self.waits.extend(waits.map(|input| input.node.to_owned()));
+        self.waits
+            .extend(node.into_iter().flat_map(|node| graph.waited(node)));
     }
 }
 
@@ -372,15 +371,12 @@ impl<'g, 'a> Rule<'g, 'a> {
             }
             update.numbers.extend(inputs.pop());
         } else {
-            let handle = graph.data_input(node, 0).map(|handle| handle.source);
-            let Some(InputSource::Node(at)) = handle else {
+            let handle = graph.data_input(node, 0);
+            let table = handle.and_then(|handle| source_of(graph, handle));
+            // In a branch or a loop, the handle is passed on.
+            let Some(table) = table.filter(|table| table.op == TABLE) else {
                 return Ok(None);
             };
-            let table = graph.node(at)?;
-            // In a branch or a loop, the handle is passed on.
-            if table.op != TABLE {
-                return Ok(None);
-            }
             device = table.device()?;
             update.tables.insert(table.name.to_owned());
             update.numbers.extend(inputs.into_iter().skip(PLAIN_INPUTS));
@@ -423,14 +419,13 @@ impl<'g, 'a> Rule<'g, 'a> {
         let mut updates = Vec::new();
         for update in group {
             let waits: BTreeSet<String> = update.waits.into_iter().collect();
-            let ends = update.ends.iter().filter(|_| is_shared);
-            let ends = ends.map(|&at| Ok(self.graph.node(at)?.name.to_owned()));
+            let ends = update.ends.into_iter().filter(|_| is_shared);
             updates.push(PlannedUpdate {
                 node: self.graph.node(update.at)?.name.to_owned(),
                 members: update.members,
                 left_out: update.left_out,
                 waits: waits.into_iter().collect(),
-                ends: ends.collect::<Result<_>>()?,
+                ends: self.graph.names(ends)?,
             });
         }
         Ok(PlannedUpdates {

@@ -3,7 +3,7 @@
 
 use super::consumers::same;
 use super::describe::described;
-use super::graph_def::{Graph, InputSource, Node, NodeInput};
+use super::graph_def::{Graph, Node, NodeInput};
 use super::lists::members;
 use super::readers::{source_of, RowReader};
 use super::tensors::{dims, integers_of, Dims};
@@ -145,11 +145,8 @@ pub(super) fn multiplied<'a>(
 /// Why weights cannot be read before rows are: they depend on rows, or on the shapes of rows, or
 /// on an update.
 pub(super) fn depends<'a>(graph: &Graph<'a>, weights: &Weights<'a>) -> Result<Option<String>> {
-    let (mut seen, mut waiting) = (HashSet::new(), vec![weights.input.source]);
-    while let Some(source) = waiting.pop() {
-        let InputSource::Node(at) = source else {
-            continue;
-        };
+    let (mut seen, mut waiting) = (HashSet::new(), Vec::from_iter(weights.input.source.at()));
+    while let Some(at) = waiting.pop() {
         if !seen.insert(at) {
             continue;
         }
@@ -170,7 +167,7 @@ pub(super) fn depends<'a>(graph: &Graph<'a>, weights: &Weights<'a>) -> Result<Op
             let this = described(node);
             return Ok(Some(format!("its weights wait for {this}")));
         }
-        waiting.extend(graph.inputs(node).iter().map(|input| input.source));
+        waiting.extend(graph.sources(node));
     }
     Ok(None)
 }

@@ -1,6 +1,6 @@
 """Where the ids of a FeatureSpec are: in the given batch, or at the iterator that yields it."""
 
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import tensorflow as tf
 
@@ -41,14 +41,6 @@ class _Found(NamedTuple):
 
     marker: str
     is_intact: bool
-
-
-class _Node(NamedTuple):
-    """One op of a graph or of a function body."""
-
-    kind: str
-    inputs: List[Any]
-    functions: List[str]
 
 
 def ids_of_spec(spec: FeatureSpec, is_training: bool, batch: Any, use_static: bool) -> tf.Tensor:
@@ -167,7 +159,7 @@ def _markers_above(get_next: tf.Operation, state: GraphState) -> Set[_Found]:
     found = set()  # type: Set[_Found]
     for consumer in iterator.outputs[0].consumers():
         if consumer.type == _MAKE_ITERATOR:
-            found.update(library.markers_above_op(consumer.inputs[0].op, True))
+            found.update(library.markers_above(consumer.inputs[0].op.name, True))
     return found
 
 
@@ -179,14 +171,6 @@ class _Functions:
         self._state = state
         self._bodies = {}  # type: Dict[str, Any]
 
-    def markers_above_op(self, op: tf.Operation, intact: bool) -> Iterator[_Found]:
-        """Yields the markers at and above a dataset op of the graph."""
-        functions = [op.get_attr(key).name for key in ("f", "dataset_factory")
-                     if key in op.node_def.attr]
-        node = _Node(op.type, [source.op for source in op.inputs
-                               if source.dtype == tf.variant], functions)
-        return self._above(node, intact, self.markers_above_op)
-
     def markers_of_result(self, name: str, intact: bool) -> Iterator[_Found]:
         """Yields the markers above the dataset that a function returns."""
         body = self._body(name)
@@ -194,29 +178,37 @@ class _Functions:
             return
         nodes = {node.name: node for node in body.node_def}
         for result in body.ret.values():
-            yield from self._above_name(nodes, result, intact)
+            yield from self.markers_above(result, intact, nodes.get)
 
-    def _above_name(self, nodes: Dict[str, Any], source: str, intact: bool) -> Iterator[_Found]:
-        node = nodes.get(source.split(":")[0])
+    def markers_above(self, source: str, intact: bool,
+                      find: Optional[Callable[[str], Any]] = None) -> Iterator[_Found]:
+        """Yields the markers at and above a dataset.
+
+        Args:
+            source: Its name, or that of a tensor of it.
+            intact: Whether its components are still in their order.
+            find: Gives NodeDefs of what it is in by their names; None: those of the graph.
+        """
+        node = (find or self._dataset)(source.split(":")[0])
         if node is None:
-            return iter(())
+            return
         functions = [node.attr[key].func.name for key in ("f", "dataset_factory")
                      if key in node.attr and node.attr[key].HasField("func")]
-        inputs = [name for name in node.input if not name.startswith("^")]
-        return self._above(_Node(node.op, inputs, functions), intact,
-                           lambda name, kept: self._above_name(nodes, name, kept))
-
-    def _above(self, node: _Node, intact: bool, visit: Any) -> Iterator[_Found]:
-        markers = [marker for name in node.functions for marker in self._markers_in(name)]
+        markers = [marker for name in functions for marker in self._markers_in(name)]
         if markers:
             yield from (_Found(marker, intact) for marker in markers)
             return
-        if node.kind in _FUNCTION_MAKES_DATASET:
-            for name in node.functions:
+        if node.op in _FUNCTION_MAKES_DATASET:
+            for name in functions:
                 yield from self.markers_of_result(name, intact)
-        kept = intact and node.kind in _KEEPS_COMPONENTS
-        for source in node.inputs:
-            yield from visit(source, kept)
+        for name in node.input:
+            if not name.startswith("^"):
+                yield from self.markers_above(name, intact and node.op in _KEEPS_COMPONENTS, find)
+
+    def _dataset(self, name: str) -> Any:
+        """Returns the NodeDef of an op of the graph that gives a dataset, None of others."""
+        op = self._graph.get_operation_by_name(name)
+        return op.node_def if any(one.dtype == tf.variant for one in op.outputs) else None
 
     def _markers_in(self, name: str) -> List[str]:
         """Returns the markers that a function holds in its own body."""
