@@ -27,8 +27,8 @@ pub(crate) fn prefetch_behind<T>(place: &T, count: usize) {
     fetch(std::ptr::from_ref(place).wrapping_add(count).cast());
 }
 
-/// Calls `f` with each item of `items`, a block after `ask`, which asks for what `f` will need. Both
-/// get `state`.
+/// Calls `f` with each item, a block after `ask`, which asks for what `f` will need. Both get
+/// `state`.
 ///
 /// A block is asked for at once: what is read while lines are on their way waits for these.
 #[inline(always)]

@@ -142,8 +142,8 @@ impl<const S: usize> Slots<S> for Floats<S> {
     }
 }
 
-/// Runs one expression for each of `$slots` slots, with the number of the slot as a constant: a loop
-/// over so much is none that the compiler unrolls, and slots that are picked by a variable lie in
+/// Runs one expression for each of `$slots` slots, with the number of the slot as a constant: the
+/// compiler does not unroll a loop over so much, and slots that are picked by a variable lie in
 /// memory instead of registers.
 macro_rules! each_slot {
     ($slots:expr, $slot:ident => $run:expr) => {{

@@ -210,8 +210,8 @@ impl<'t, 'g> Update<'t, 'g> {
         Ok(())
     }
 
-    /// Updates the rows. Gradients that are only to be summed are summed now, so that they are still
-    /// in the caches.
+    /// Updates the rows. Gradients that are only to be summed are summed now, so that they are
+    /// still in the caches.
     fn run(&mut self, pool: &Pool, content: &mut Content, step: &Step<'_>) {
         let Some(dealt) = &self.dealt else {
             return;
