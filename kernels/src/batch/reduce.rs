@@ -41,10 +41,8 @@ pub fn reduce_columns(
     out: &mut [f32],
 ) -> Result<()> {
     let dim = grads.dim();
-    expect_rows(
-        inverse,
-        shapes(out.len(), dim, inverse.len(), grads.len() * dim)?,
-    )?;
+    let distinct = shapes(out.len(), dim, inverse.len(), grads.len() * dim)?;
+    expect_rows(inverse, distinct)?;
     sum_rows(pool, grads, inverse, out);
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! One step of an optimizer in many tables at once.
 
 use crate::batch::reduce::{expect_rows, sum_rows};
-use crate::batch::reduce_pooled;
+use crate::batch::{reduce_columns, reduce_pooled};
 use crate::sync::{RwLock, RwLockWriteGuard};
 use crate::table::disk::Held;
 use crate::table::group::{by_address, each, Failure};
@@ -182,20 +182,21 @@ impl<'t, 'g> Update<'t, 'g> {
             self.grads = Grads::Keyed(table.keyed(pool, lookups)?);
             return Ok(());
         }
-        for lookup in lookups.iter().filter(|lookup| lookup.bags.is_none()) {
-            table.named(expect_rows(lookup.inverse, lookup.offsets.len()))?;
+        if lookups.iter().all(|lookup| lookup.bags.is_none()) {
+            let checks = lookups
+                .iter()
+                .map(|lookup| expect_rows(lookup.inverse, lookup.offsets.len()));
+            return table.named(checks.collect());
         }
-        if lookups.iter().any(|lookup| lookup.bags.is_some()) {
-            let mut sums = vec![0.0; self.offsets.len() * dim];
-            for (lookup, own) in each_sum(lookups, dim, &mut sums) {
-                let (grads, inverse) = (lookup.grads, lookup.inverse);
-                match &lookup.bags {
-                    Some(bags) => table.named(reduce_pooled(pool, grads, inverse, bags, own))?,
-                    None => sum_rows(pool, grads, inverse, own),
-                }
-            }
-            self.grads = Grads::Rows(sums.into());
+        let mut sums = vec![0.0; self.offsets.len() * dim];
+        for (lookup, own) in each_sum(lookups, dim, &mut sums) {
+            let (grads, inverse) = (lookup.grads, lookup.inverse);
+            table.named(match &lookup.bags {
+                Some(bags) => reduce_pooled(pool, grads, inverse, bags, own),
+                None => reduce_columns(pool, grads, inverse, own),
+            })?;
         }
+        self.grads = Grads::Rows(sums.into());
         Ok(())
     }
 

@@ -6,8 +6,8 @@ mod support;
 use crate::singles::{Singles as _, Target};
 use crate::support::{applied, cases, expect_error, gradients, ids_of, keys_of, leased, rows_of};
 use mx_rec_kernels::{
-    Absent, Columns, Error, Ids, KeysOf, Kind, Lease, LookupGradients, Pool, RowGradients, RowsOf,
-    Sgd, Table, OPTIMIZERS,
+    Absent, Bags, Columns, Error, Ids, KeysOf, Kind, Lease, LookupGradients, Pool, RowGradients,
+    RowsOf, Sgd, Table, OPTIMIZERS,
 };
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -371,6 +371,43 @@ fn an_update_with_a_bad_member_changes_no_row_of_any_table() {
         let error = apply(&tables, &pool, offsets, [&[0, 1]; 3]);
         expect_error(&error, Kind::Aborted, &["table_1"]);
         assert_eq!(all_seen(&tables), before);
+    }
+}
+
+#[test]
+fn the_first_lookup_of_a_table_that_is_wrong_is_told_whether_it_is_pooled_or_not() {
+    let (sgd, grads) = (Sgd::new(1.0, 0.0).unwrap(), [1.0; 4]);
+    for threads in [1, 3] {
+        let pool = Pool::new(threads).unwrap();
+        let tables = made(&[2, 2]);
+        let (found, inverses) = leases(&tables, &pool, &vec![(0, vec![1, 2]), (1, vec![1, 2])]);
+        let before = all_seen(&tables);
+        let of = |at: usize, inverse, ends| LookupGradients {
+            bags: Some(Bags {
+                ends,
+                weights: None,
+                divisors: None,
+                max_norm: None,
+            })
+            .filter(|bags| !bags.ends.is_empty()),
+            ..gradients(
+                found[at].offsets(),
+                inverse,
+                Columns::all(&grads, 2).unwrap(),
+            )
+        };
+        let right = (&*tables[1], of(1, &inverses[1], &[]));
+        for ends in [[&[1, 2][..], &[]], [&[], &[1, 2]], [&[], &[]]] {
+            let wrong = (&*tables[0], of(0, &[0, 7], ends[0]));
+            let later = (&*tables[0], of(0, &[9, 0], ends[1]));
+            let error = Table::apply_lookups_many(&pool, &[wrong, right, later], &sgd);
+            expect_error(
+                &error.unwrap_err(),
+                Kind::InvalidArgument,
+                &["table_0", "entry=7"],
+            );
+            assert_eq!(all_seen(&tables), before);
+        }
     }
 }
 
