@@ -129,7 +129,8 @@ def merged(runs):
 def complete(item):
     """Fills what a line of the engine's bench leaves out, so that every line has the same fields."""
     words = item["what"]
-    unit = "bytes" if "bytes" in words else "M/s" if "million" in words else "ms"
+    units = (("rows a GB", "rows"), ("bytes", "bytes"), ("million", "M/s"))
+    unit = next((unit for word, unit in units if word in words), "ms")
     filled = {"peer": None, "unit": unit, "peer_name": ENGINE.get(item["id"], "")}
     filled["at_least"] = (item["ratio"] >= item["target"]) == item["met"]
     filled.update(item)

@@ -108,23 +108,23 @@ fn measure(dir: &Path, mib: usize, reps: usize) -> Result<(), Box<dyn Error>> {
         write,
     );
     speed(
-        "P13 inverse",
-        &format!("inverse, {size}"),
+        "P13 restore",
+        &format!("restore, {size}"),
         write_name,
         load,
         write,
     );
     speed(
-        "P13 inverse r",
-        &format!("inverse, {size}, files in the page cache"),
+        "P13 restore r",
+        &format!("restore, {size}, files in the page cache"),
         "dd of as many bytes to /dev/null",
         load,
         read,
     );
     memory("P13 save", "extra memory of a save, bytes", extra);
     memory(
-        "P13 inverse",
-        "extra memory of a inverse, bytes",
+        "P13 restore",
+        "extra memory of a restore, bytes",
         extra_load,
     );
     Ok(())
