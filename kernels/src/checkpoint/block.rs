@@ -6,6 +6,7 @@ use super::format::{cut_off, damaged, refused, ATTRIBUTE, BLOCK_BYTES, DATA, MAN
 use super::manifest::Recorded;
 use super::parts::open;
 use crate::halves::{from_bytes, Half};
+use crate::simd::Level;
 use crate::{Pool, Result, RowDtype};
 use parking_lot::Mutex;
 use std::fs::File;
@@ -250,7 +251,7 @@ impl Place<'_> {
                     .zip(words)
                     .for_each(|(float, &word)| *float = f32::from_le_bytes(word));
             }
-            Place::Halves(half, values) => from_bytes(*half, bytes, values),
+            Place::Halves(half, values) => from_bytes(Level::detect(), *half, bytes, values),
         }
     }
 }

@@ -14,10 +14,11 @@ use super::format::{
     EMBEDDING, KEY, KEY_BYTES,
 };
 use super::manifest::Recorded;
-use crate::halves::{push_bytes, Place};
+use crate::halves::{to_bytes, Place};
 use crate::mem::start_writeback;
+use crate::simd::Level;
 use crate::table::Window;
-use crate::{Pool, Result, RowDtype, Snapshot};
+use crate::{Error, Kind, Pool, Result, RowDtype, Snapshot};
 use parking_lot::Mutex;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Write;
@@ -165,15 +166,19 @@ fn write_records(
 ) -> Result<Sums> {
     let mut sums = vec![0; parts.len()];
     let work = parts.iter().zip(&mut sums);
+    let level = Level::detect();
     pool.try_each(work, |(part, sum): (&PartWriter, &mut u32)| {
-        let mut buffer = Vec::with_capacity(keys.len() * part.width as usize);
+        let mut buffer = vec![0; keys.len() * part.width as usize];
+        let each = buffer.chunks_exact_mut(part.width as usize);
         match part.values {
             None => keys
                 .iter()
-                .for_each(|key| buffer.extend_from_slice(&key.to_le_bytes())),
+                .zip(each)
+                .for_each(|(key, bytes)| bytes.copy_from_slice(&key.to_le_bytes())),
             Some(values) => records
                 .chunks_exact(width)
-                .for_each(|record| push(values, record, &mut buffer)),
+                .zip(each)
+                .for_each(|(record, bytes)| put(level, values, record, bytes)),
         }
         *sum = part.write(rows, &buffer)?;
         Ok(())
@@ -239,16 +244,19 @@ impl Block {
         buffer: &mut Vec<u8>,
     ) -> Result<Sums> {
         let mut sums = Vec::with_capacity(parts.len());
+        let level = Level::detect();
         for part in parts {
-            buffer.clear();
+            let width = part.width as usize;
+            buffer.resize(self.used as usize * width, 0);
             let entries = self.range.clone().filter_map(|at| window.entry(at));
-            match part.values {
-                None => entries.for_each(|(key, _)| buffer.extend_from_slice(&key.to_le_bytes())),
-                Some(values) => entries.for_each(|(_, row)| {
-                    if let Some(record) = snapshot.row(row) {
-                        push(values, record, buffer);
+            for ((key, row), bytes) in entries.zip(buffer.chunks_exact_mut(width)) {
+                match part.values {
+                    None => bytes.copy_from_slice(&key.to_le_bytes()),
+                    Some(values) => {
+                        let record = snapshot.row(row).ok_or_else(|| no_record(row))?;
+                        put(level, values, record, bytes);
                     }
-                }),
+                }
             }
             sums.push(part.write(self.first, buffer)?);
         }
@@ -256,21 +264,21 @@ impl Block {
     }
 }
 
-/// Appends floats, little-endian.
-fn push_floats(buffer: &mut Vec<u8>, values: &[f32]) {
-    let start = buffer.len();
-    buffer.resize(start + size_of_val(values), 0);
-    for (bytes, value) in buffer[start..].chunks_exact_mut(4).zip(values) {
-        bytes.copy_from_slice(&value.to_le_bytes());
-    }
+#[cold]
+fn no_record(row: u32) -> Error {
+    Error::new(Kind::Internal, "a key leads to a row that is none").with("row", row)
 }
 
-/// Appends the values of a record that one file has.
-fn push(values: Place, record: &[f32], buffer: &mut Vec<u8>) {
+/// Writes the values of a record that one file has, little-endian, to their `bytes`.
+fn put(level: Level, values: Place, record: &[f32], bytes: &mut [u8]) {
     let from = &record[values.start..];
     match values.dtype {
-        RowDtype::Float32 => push_floats(buffer, &from[..values.count]),
-        RowDtype::Bfloat16 | RowDtype::Float16 => push_bytes(from, values.count, buffer),
+        RowDtype::Float32 => {
+            for (bytes, value) in bytes.as_chunks_mut().0.iter_mut().zip(from) {
+                *bytes = value.to_le_bytes();
+            }
+        }
+        RowDtype::Bfloat16 | RowDtype::Float16 => to_bytes(level, from, bytes),
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) use draws::{folded, folded_keys, Draws, RowDraws};
 pub(crate) use dtype::Half;
 pub use dtype::{Rounding, RowDtype};
 pub(crate) use packed::{
-    decode, encode, encode_words, from_bytes, push_bytes, read, round_row, words, By, Unusual,
+    decode, encode, encode_words, from_bytes, read, round_row, to_bytes, words, By, Unusual,
 };
 pub(crate) use place::{stream, Place};
 pub(crate) use round::{with_value, Bfloat16, Float16, Value};

@@ -306,26 +306,59 @@ fn round_values<V: Value>(level: Level, round: impl Round<V>, values: &mut [f32]
     }
 }
 
-/// Appends the embedding of `dim` values at the front of a record as it is in files: 2 bytes a
+/// Writes the embedding at the front of a record as it is in files, `bytes (2 dim)`: 2 bytes a
 /// value, little-endian, in the order of the columns.
-pub(crate) fn push_bytes(record: &[f32], dim: usize, bytes: &mut Vec<u8>) {
-    let start = bytes.len();
-    bytes.resize(start + 2 * dim, 0);
-    let halves = bytes[start..].as_chunks_mut().0;
-    let (low, high) = halves.split_at_mut(dim.div_ceil(2));
-    for (half, word) in low.iter_mut().zip(record) {
-        *half = (word.to_bits() as u16).to_le_bytes();
-    }
-    for (half, word) in high.iter_mut().zip(record) {
-        *half = ((word.to_bits() >> 16) as u16).to_le_bytes();
+pub(crate) fn to_bytes(level: Level, record: &[f32], bytes: &mut [u8]) {
+    let (values, _) = bytes.as_chunks_mut();
+    level.run(ToBytes { record, values });
+}
+
+struct ToBytes<'a> {
+    record: &'a [f32],
+    values: &'a mut [[u8; 2]],
+}
+
+impl Vectorized for ToBytes<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let (low, high) = self.values.split_at_mut(self.values.len().div_ceil(2));
+        for (value, word) in low.iter_mut().zip(self.record) {
+            *value = (word.to_bits() as u16).to_le_bytes();
+        }
+        for (value, word) in high.iter_mut().zip(self.record) {
+            *value = ((word.to_bits() >> 16) as u16).to_le_bytes();
+        }
     }
 }
 
 /// Reads values of 2 bytes, as they are in files, as floats.
-pub(crate) fn from_bytes(half: Half, bytes: &[u8], values: &mut [f32]) {
-    for (value, &bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
-        let bits = u32::from(u16::from_le_bytes(bytes));
-        *value = with_value!(half, V => V::decode(bits));
+pub(crate) fn from_bytes(level: Level, half: Half, bytes: &[u8], values: &mut [f32]) {
+    let (bytes, _) = bytes.as_chunks();
+    level.run(FromBytes {
+        half,
+        bytes,
+        values,
+    });
+}
+
+struct FromBytes<'a> {
+    half: Half,
+    bytes: &'a [[u8; 2]],
+    values: &'a mut [f32],
+}
+
+impl Vectorized for FromBytes<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        with_value!(self.half, V => {
+            for (value, &bytes) in self.values.iter_mut().zip(self.bytes) {
+                *value = V::decode(u32::from(u16::from_le_bytes(bytes)));
+            }
+        });
     }
 }
 
@@ -378,10 +411,9 @@ mod tests {
                             .iter()
                             .map(|value| value.to_bits())
                             .eq(expected.clone()));
-                        let (mut bytes, mut back) = (Vec::new(), vec![0.0; dim]);
-                        push_bytes(&record, dim, &mut bytes);
-                        assert_eq!(bytes.len(), 2 * dim);
-                        from_bytes(half, &bytes, &mut back);
+                        let (mut bytes, mut back) = (vec![7; 2 * dim], vec![0.0; dim]);
+                        to_bytes(level, &record, &mut bytes);
+                        from_bytes(level, half, &bytes, &mut back);
                         assert!(back.iter().map(|value| value.to_bits()).eq(found));
                     }
                 }
@@ -433,8 +465,8 @@ mod tests {
                     for level in levels() {
                         let mut record = [0.0; 19];
                         encode(level, half, draws, &values, &mut record);
-                        let mut bytes = Vec::new();
-                        push_bytes(&record, 37, &mut bytes);
+                        let mut bytes = [0; 2 * 37];
+                        to_bytes(level, &record, &mut bytes);
                         let found = bytes.as_chunks().0.iter();
                         let found = found.map(|&pair| u32::from(u16::from_le_bytes(pair)));
                         assert!(found.eq(expected.iter().copied()), "{half:?} row {row}");

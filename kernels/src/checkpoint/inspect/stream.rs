@@ -3,6 +3,7 @@
 use super::super::format::{cut_off, refused, BLOCK_BYTES};
 use super::super::parts::open;
 use crate::halves::from_bytes;
+use crate::simd::Level;
 use crate::{Error, Kind, Result, RowDtype};
 use std::fs::File;
 use std::io::{self, Read};
@@ -104,7 +105,7 @@ pub(super) fn values_of(dtype: RowDtype, bytes: &[u8]) -> impl Iterator<Item = f
         None => bytes.try_into().map_or(0.0, f32::from_le_bytes),
         Some(half) => {
             let mut value = [0.0];
-            from_bytes(half, bytes, &mut value);
+            from_bytes(Level::detect(), half, bytes, &mut value);
             value[0]
         }
     };
