@@ -298,7 +298,7 @@ fn a_staged_load_changes_nothing_until_it_is_published() {
     // The table may be used in between; the files may change and go.
     update(&target, &[9], 4);
     fs::remove_dir_all(&temp.0).unwrap();
-    let loaded = staged.publish();
+    let loaded = StagedLoad::publish_all(vec![staged]).unwrap()[0];
     assert_eq!(loaded.rows, 3);
     assert!(loaded.epoch > 0, "a delta can follow");
     assert_eq!(content(&target), content(&source));

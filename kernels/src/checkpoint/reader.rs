@@ -127,14 +127,9 @@ impl StagedLoad {
         self.built.rows()
     }
 
-    /// The second half: replaces the content of the table. It cannot fail.
-    pub fn publish(self) -> Loaded {
-        Loaded::of(self.table.swap_content(self.built))
-    }
-
-    /// The second half for several tables, whose contents are replaced at once: whoever reads two
-    /// of the tables, one after the other, and finds the first one restored finds the other
-    /// restored as well. Returns what each table has now, in the order of `loads`.
+    /// The second half, for one or several tables, whose contents are replaced at once: whoever
+    /// reads two of the tables, one after the other, and finds the first one restored finds the
+    /// other restored as well. Returns what each table has now, in the order of `loads`.
     ///
     /// # Errors
     /// `InvalidArgument` if two loads are for one table; then no table changed.
