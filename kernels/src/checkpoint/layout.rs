@@ -47,8 +47,9 @@ pub(super) struct Layout {
     pub(super) dim: Option<u64>,
     /// The keys, the embedding, and the slots that are wanted.
     pub(super) parts: Vec<Part>,
-    /// The keys that a delta takes out.
+    /// The keys that a delta takes out, and how many there are.
     pub(super) removed: Option<Part>,
+    pub(super) removed_keys: Option<u64>,
     /// What admission and eviction know, if it is there, sound and wanted.
     pub(super) history: Option<Found>,
     /// The files that were not opened.
@@ -89,6 +90,7 @@ impl Layout {
             dim: is_told.then_some(manifest.dim),
             parts: Vec::new(),
             removed: None,
+            removed_keys: None,
             history: None,
             listing: Listing::of(dir, &manifest),
             errors: error.into_iter().collect(),
@@ -98,6 +100,7 @@ impl Layout {
         if layout.manifest.is_delta {
             let count = layout.counted(REMOVED);
             let count = layout.note(count);
+            layout.removed_keys = count;
             layout.removed = Some(layout.part(REMOVED, KEYS, Some(KEY_BYTES), count));
         }
         if wanted(RECORDS) {

@@ -71,6 +71,8 @@ pub struct Description {
     pub version: u32,
     /// Number of rows; none if no file tells.
     pub rows: Option<u64>,
+    /// Keys that a delta takes out; none of a whole save, and if no file tells.
+    pub removed: Option<u64>,
     /// Floats of an embedding and of each slot; none if no file tells.
     pub dim: Option<u64>,
     /// The slots, in the order of a row.
@@ -107,6 +109,7 @@ pub fn describe(dir: &Path) -> Result<Description> {
     Ok(Description {
         version: layout.manifest.version,
         rows: layout.rows,
+        removed: layout.removed_keys,
         dim: layout.dim,
         parts: layout.parts.iter().map(part).collect(),
         bytes: size_below(dir, 4),
