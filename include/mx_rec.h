@@ -133,8 +133,9 @@ int mx_rec_trace_stop(unsigned char** result, size_t* result_size);
  */
 typedef int (*mx_rec_progress)(uint64_t done, uint64_t total, void* context);
 
-/* {"version": 0 (the original's), 1, 2 or 3, "rows": n or null, "dim": n or null, "slots": [{"name": s, "initial": x or null}],
- * "parts": [{"name": "key", "bytes": n}, ...], "bytes": n of all files, "history": HISTORY or null,
+/* {"version": 0 (the original's), 1, 2 or 3, "rows": n or null, "removed": n keys that a delta
+ * takes out, or null, "dim": n or null, "slots": [{"name": s, "initial": x or null}], "parts":
+ * [{"name": "key", "bytes": n}, ...], "bytes": n of all files, "history": HISTORY or null,
  * "config": {...} or null, "faults": FAULTS}. Reads no data file: faults are those of manifest,
  * attribute files, thresholds and sizes. HISTORY is {"keys": n, "access": n, "configured_access": n
  * or null, "eviction": seconds or null, "counting": b, "latest": seconds since 1970}. FAULTS is

@@ -1,23 +1,16 @@
 //! A whole save and the deltas after it are the table, whatever happened between them.
 
-use super::temp::Temp;
+use super::temp::{content, load_all, pool, Temp};
 use super::{load, load_chain, save, save_delta, StagedLoad};
 use crate::singles::{Singles as _, Target};
 use crate::whole::is_whole;
-use crate::{Adam, Ids, Initializer, Kind, LazyAdam, Pool, Sgd, Table, TableConfig};
+use crate::{Adam, Ids, Initializer, Kind, LazyAdam, Sgd, Table, TableConfig};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 const DIM: usize = 3;
-
-/// Its threads are started once.
-fn pool() -> &'static Pool {
-    static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::new(2).unwrap());
-    &POOL
-}
 
 fn table() -> Arc<Table> {
     let table = Table::new(TableConfig {
@@ -38,21 +31,9 @@ fn tracked() -> Arc<Table> {
     table
 }
 
-/// Every key with the bits of its row, slots included, whatever their order.
-fn content(table: &Table) -> BTreeMap<i64, Vec<u32>> {
-    let mut rows = BTreeMap::new();
-    let put = &mut |key, row: &[f32]| {
-        rows.insert(key, row.iter().map(|value| value.to_bits()).collect());
-        Ok(())
-    };
-    table.snapshot().for_each_row(put).unwrap();
-    rows
-}
-
 fn loaded(dirs: &[PathBuf]) -> Arc<Table> {
     let table = table();
-    let dirs: Vec<&Path> = dirs.iter().map(PathBuf::as_path).collect();
-    load_chain(&table, pool(), &dirs, &|_| true).unwrap();
+    load_all(&table, dirs);
     table
 }
 
@@ -176,8 +157,7 @@ proptest! {
                     chain.push(dir);
                     let before = content(&table);
                     table = tracked();
-                    let dirs: Vec<&Path> = chain.iter().map(PathBuf::as_path).collect();
-                    since = load_chain(&table, pool(), &dirs, &|_| true).unwrap().epoch;
+                    since = load_all(&table, &chain).epoch;
                     prop_assert_eq!(content(&table), before);
                 }
             }
@@ -298,7 +278,7 @@ fn a_staged_load_changes_nothing_until_it_is_published() {
     // The table may be used in between; the files may change and go.
     update(&target, &[9], 4);
     fs::remove_dir_all(&temp.0).unwrap();
-    let loaded = staged.publish();
+    let loaded = StagedLoad::publish_all(vec![staged]).unwrap()[0];
     assert_eq!(loaded.rows, 3);
     assert!(loaded.epoch > 0, "a delta can follow");
     assert_eq!(content(&target), content(&source));

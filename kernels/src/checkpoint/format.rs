@@ -3,6 +3,7 @@
 use crate::{Error, Kind, Result, RowDtype, SlotSpec};
 use rustix::fs::statvfs;
 use serde::de::{Deserialize, Deserializer, Error as _};
+use serde::ser::Serializer;
 use std::io;
 use std::path::Path;
 
@@ -171,6 +172,11 @@ pub(super) fn read_digits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     let plain = text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let value = u32::from_str_radix(&text, 16).ok().filter(|_| plain);
     value.ok_or_else(|| D::Error::custom("a checksum is not eight hexadecimal digits"))
+}
+
+/// Writes a checksum as [`read_digits`] reads it.
+pub(super) fn write_digits<S: Serializer>(value: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&format!("{value:08x}"))
 }
 
 #[cfg(test)]

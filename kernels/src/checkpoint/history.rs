@@ -3,17 +3,15 @@
 
 #![deny(clippy::arithmetic_side_effects)]
 
-use super::block::{check, check_size, check_sum, Verdicts};
-use super::format::{cut_off, damaged, named, BLOCK_BYTES, DATA, RECORDS, THRESHOLDS};
-use super::manifest::Recorded;
-use super::parts::open;
+use super::file::SavedFile;
+use super::format::{damaged, BLOCK_BYTES, DATA, RECORDS, THRESHOLDS};
+use super::listing::Listing;
 use super::rows::Written;
 use super::sketch::{write_sketch, SketchReader};
 use crate::history::{Seen, Settings};
 use crate::partition::Partition;
 use crate::{Error, Loading, Pool, Result, Snapshot, Table};
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Bytes of a key with its count and time.
@@ -75,33 +73,6 @@ pub(super) fn write_history(
     Ok(Some(settings.configured))
 }
 
-/// Where the files of a history are.
-#[derive(Clone, Debug)]
-pub(super) struct Files {
-    pub(super) thresholds: PathBuf,
-    pub(super) records: PathBuf,
-}
-
-impl Files {
-    /// Those in the directory of a table that has one; `listed` says of a name whether the manifest
-    /// lists it, None if it lists nothing.
-    pub(super) fn find(dir: &Path, listed: &dyn Fn(&str) -> Option<bool>) -> Option<Files> {
-        let here = |name: &str| match listed(name) {
-            Some(is_listed) => is_listed.then(|| dir.join(name)),
-            None => unlisted(dir, name),
-        };
-        let (thresholds, records) = (here(THRESHOLDS), here(RECORDS));
-        if thresholds.is_none() && records.is_none() {
-            return None;
-        }
-        // If one of them is missing, its name is in the error.
-        Some(Files {
-            thresholds: thresholds.unwrap_or_else(|| dir.join(THRESHOLDS)),
-            records: records.unwrap_or_else(|| dir.join(RECORDS)),
-        })
-    }
-}
-
 /// Where a file of the original is: under its name, or as the data file in a directory of that
 /// name.
 fn unlisted(dir: &Path, name: &str) -> Option<PathBuf> {
@@ -115,27 +86,28 @@ fn unlisted(dir: &Path, name: &str) -> Option<PathBuf> {
 /// Reads the file of thresholds: access, eviction, and whether occurrences are counted.
 ///
 /// # Errors
-/// `DataLoss` for what they cannot be, `NotFound`, `Io`.
-pub(super) fn read_thresholds(path: &Path) -> Result<(u32, Option<u32>, bool)> {
-    let (mut file, size) = open(path)?;
+/// `DataLoss` for what they cannot be, and for another checksum than the manifest's; `Io`.
+fn read_thresholds(mut file: SavedFile) -> Result<(u32, Option<u32>, bool)> {
+    let size = file.size;
     if size < NUMBERS || size.checked_rem(4) != Some(0) {
-        return Err(damaged("the thresholds have a wrong size", path)
+        return Err(damaged("the thresholds have a wrong size", &file.path)
             .with("bytes", size)
             .with("expected", NUMBERS));
     }
     let mut words = [[0; 4]; 3];
-    let read = file.read_exact(words.as_flattened_mut());
-    named(read, "read a file", path)?;
+    file.read_exact(words.as_flattened_mut())?;
+    let path = file.path.clone();
+    file.check()?;
     let [access, eviction, counting] = words.map(i32::from_le_bytes);
     let threshold = |name: &'static str, value: i32| match u32::try_from(value) {
         Ok(value) => Ok(Some(value)),
         Err(_) if value == -1 => Ok(None),
-        Err(_) => Err(damaged("a threshold is negative", path).with(name, value)),
+        Err(_) => Err(damaged("a threshold is negative", &path).with(name, value)),
     };
     let access = threshold("access", access)?.unwrap_or(0);
     let eviction = threshold("eviction", eviction)?;
     if !(0..=1).contains(&counting) {
-        let error = damaged("whether keys are counted is neither 0 nor 1", path);
+        let error = damaged("whether keys are counted is neither 0 nor 1", &path);
         return Err(error.with("value", counting));
     }
     Ok((access, eviction, counting == 1))
@@ -143,42 +115,36 @@ pub(super) fn read_thresholds(path: &Path) -> Result<(u32, Option<u32>, bool)> {
 
 /// The file of records, from its start on.
 pub(super) struct Records {
-    path: PathBuf,
-    file: File,
+    pub(super) file: SavedFile,
     /// Records that were not read yet.
     pub(super) left: u64,
     /// Greatest batch timestamp seen, in seconds since 1970.
-    pub(super) latest: u32,
+    latest: u32,
     bytes: Vec<u8>,
-    /// The checksum of what was read.
-    crc: u32,
 }
 
 impl Records {
-    /// Opens the file and reads what stands before the records.
+    /// Reads what stands before the records.
     ///
     /// # Errors
-    /// `DataLoss` for a size or a time that cannot be, `NotFound`, `Io`.
-    pub(super) fn open(path: &Path) -> Result<Records> {
-        let (mut file, size) = open(path)?;
-        let records = size.checked_sub(HEAD).filter(|bytes| bytes % RECORD == 0);
-        let Some(bytes) = records else {
-            let error = damaged("the history has a wrong size: not 8 + 24 n bytes", path);
-            return Err(error.with("bytes", size));
+    /// `DataLoss` for a size or a time that cannot be, `Io`.
+    fn of(mut file: SavedFile) -> Result<Records> {
+        let records = file.size.checked_sub(HEAD);
+        let Some(bytes) = records.filter(|bytes| bytes % RECORD == 0) else {
+            let message = "the history has a wrong size: not 8 + 24 n bytes";
+            return Err(damaged(message, &file.path).with("bytes", file.size));
         };
         let mut head = [0; HEAD as usize];
-        named(file.read_exact(&mut head), "read a file", path)?;
+        file.read_exact(&mut head)?;
         let latest = i64::from_le_bytes(head);
         if latest < 0 {
-            return Err(damaged("the history's time is negative", path).with("time", latest));
+            return Err(damaged("the history's time is negative", &file.path).with("time", latest));
         }
         Ok(Records {
-            path: path.to_owned(),
             file,
             left: bytes.checked_div(RECORD).unwrap_or(0),
             latest: u32::try_from(latest).unwrap_or(LATEST).min(LATEST),
             bytes: Vec::new(),
-            crc: crc32c::crc32c(&head),
         })
     }
 
@@ -198,14 +164,12 @@ impl Records {
         self.left = self.left.saturating_sub(count);
         let bytes = usize::try_from(count.saturating_mul(RECORD)).unwrap_or(usize::MAX);
         self.bytes.resize(bytes, 0);
-        let read = self.file.read_exact(&mut self.bytes);
-        read.map_err(|cause| cut_off(cause, &self.path))?;
-        self.crc = crc32c::crc32c_append(self.crc, &self.bytes);
+        self.file.read_exact(&mut self.bytes)?;
         let words: &[[[u8; 8]; 3]] = self.bytes.as_chunks().0.as_chunks().0;
         for record in words {
             let [key, count, last] = record.map(i64::from_le_bytes);
             let (Ok(many), Ok(time)) = (u64::try_from(count), u64::try_from(last)) else {
-                let error = damaged("a key has a negative count or time", &self.path);
+                let error = damaged("a key has a negative count or time", &self.file.path);
                 return Err(error
                     .with("key", key)
                     .with("count", count)
@@ -221,53 +185,65 @@ impl Records {
     }
 }
 
-/// A history to load, its files open and the small one checked.
-pub(super) struct HistoryReader<'m> {
-    settings: Settings,
-    records: Records,
-    recorded: Option<&'m Recorded>,
-    /// The counters of keys without rows, if they are a sketch that the table can take.
-    sketch: Option<SketchReader<'m>>,
+/// The history of a saved table, its files open and the small one checked.
+pub(super) struct Found {
+    pub(super) settings: Settings,
+    pub(super) records: Records,
 }
 
-impl<'m> HistoryReader<'m> {
-    /// Opens the history in the directory of `table`; None if it has none. `configured` is what the
-    /// manifest says of it: without one, the threshold in force stands for the configured one.
+/// Opens the history in the directory of a table; None if it has none, or if something is wrong
+/// with it, which goes to `errors`. `configured` is what the manifest says of it: without one, the
+/// threshold in force stands for the configured one.
+pub(super) fn find(
+    dir: &Path,
+    configured: Option<Option<u32>>,
+    listing: &mut Listing,
+    errors: &mut Vec<Error>,
+) -> Option<Found> {
+    let here = [THRESHOLDS, RECORDS].map(|name| match listing.lists(name) {
+        Some(is_listed) => (name, is_listed.then(|| dir.join(name))),
+        None => (name, unlisted(dir, name)),
+    });
+    if here.iter().all(|(_, path)| path.is_none()) {
+        return None;
+    }
+    // If one of them is missing, its name is in the error.
+    let [thresholds, records] = here.map(|(name, path)| -> Result<SavedFile> {
+        let path = path.unwrap_or_else(|| dir.join(name));
+        let file = SavedFile::open(&path, listing.take(name, &path)?)?;
+        file.check_size()?;
+        Ok(file)
+    });
+    let thresholds = thresholds.and_then(read_thresholds);
+    let records = records.and_then(Records::of);
+    let thresholds = thresholds.map_err(|error| errors.push(error)).ok();
+    let records = records.map_err(|error| errors.push(error)).ok()?;
+    let (access, eviction, counting) = thresholds?;
+    let settings = Settings {
+        access,
+        eviction,
+        counting,
+        configured: configured.unwrap_or(Some(access)),
+        latest: records.latest,
+    };
+    Some(Found { settings, records })
+}
+
+/// A history to load.
+pub(super) struct HistoryReader {
+    found: Found,
+    /// The counters of keys without rows, if they are a sketch that the table can take.
+    sketch: Option<SketchReader>,
+}
+
+impl HistoryReader {
+    /// The history that was found in the directory of `table`.
     ///
     /// # Errors
-    /// `DataLoss`, `NotFound` or `Io` with the file.
-    pub(super) fn open(
-        table: &Table,
-        dir: &Path,
-        configured: Option<Option<u32>>,
-        verdicts: &mut Verdicts<'m>,
-    ) -> Result<Option<Self>> {
-        let Some(files) = Files::find(dir, &|name| verdicts.lists(name)) else {
-            return Ok(None);
-        };
-        if let Some(recorded) = verdicts.take(THRESHOLDS)? {
-            check(&files.thresholds, recorded)?;
-        }
-        let (access, eviction, counting) = read_thresholds(&files.thresholds)?;
-        let recorded = verdicts.take(RECORDS)?;
-        if let Some(recorded) = recorded {
-            let (_, size) = open(&files.records)?;
-            check_size(&files.records, recorded, size)?;
-        }
-        let records = Records::open(&files.records)?;
-        let settings = Settings {
-            access,
-            eviction,
-            counting,
-            configured: configured.unwrap_or(Some(access)),
-            latest: records.latest,
-        };
-        Ok(Some(Self {
-            settings,
-            records,
-            recorded,
-            sketch: SketchReader::open(table, dir, verdicts)?,
-        }))
+    /// `DataLoss`, `NotFound` or `Io` with the file of the sketch.
+    pub(super) fn new(table: &Table, found: Found, listing: &mut Listing) -> Result<Self> {
+        let sketch = SketchReader::open(table, listing)?;
+        Ok(Self { found, sketch })
     }
 
     /// Puts the histories of all parts of a table beside its rows, of which all are there; of one
@@ -288,11 +264,11 @@ impl<'m> HistoryReader<'m> {
         if parts.len() != directories {
             return Err(damaged(
                 "some parts of the table have an admission history and others have none",
-                &first.records.path,
+                &first.found.records.file.path,
             ));
         }
-        let mut settings = first.settings;
-        let latest = parts.iter().map(|one| one.settings.latest).max();
+        let mut settings = first.found.settings;
+        let latest = parts.iter().map(|one| one.found.settings.latest).max();
         settings.latest = latest.unwrap_or(settings.latest);
         loading.start_history(settings)?;
         for part in &mut parts {
@@ -309,22 +285,20 @@ impl<'m> HistoryReader<'m> {
         pool: &Pool,
         loading: &mut Loading<'_>,
     ) -> Result<()> {
-        let path = self.records.path.clone();
+        let records = &mut self.found.records;
+        let path = records.file.path.clone();
         let named = |error: Error| error.with("path", path.display());
         if let Some(sketch) = &mut self.sketch {
             sketch.push(loading)?;
         }
         let mut known = Vec::new();
-        while self.records.left > 0 {
-            self.records.next(&mut known)?;
+        while records.left > 0 {
+            records.next(&mut known)?;
             if let Some(part) = only {
                 known.retain(|&(key, _)| part.holds(key));
             }
             loading.import_history(pool, &known).map_err(named)?;
         }
-        match self.recorded {
-            Some(recorded) => check_sum(&path, recorded, self.records.crc),
-            None => Ok(()),
-        }
+        records.file.finish()
     }
 }

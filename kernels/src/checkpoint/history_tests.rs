@@ -1,6 +1,6 @@
 //! A history is saved and restored with its table: training goes on as if it had not stopped.
 
-use super::temp::Temp;
+use super::temp::{content, load_all, pool, Temp};
 use super::{load, load_chain, save, save_delta};
 use crate::history::{Seen, Settings};
 use crate::singles::{Singles as _, Target};
@@ -9,15 +9,9 @@ use crate::{Ids, Initializer, Kind, Pool, Result, Sgd, Table, TableConfig, Thres
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, LazyLock};
-
-/// Its threads are started once.
-fn pool() -> &'static Pool {
-    static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::new(2).unwrap());
-    &POOL
-}
+use std::sync::Arc;
 
 fn table() -> Arc<Table> {
     let table = Table::new(TableConfig {
@@ -91,25 +85,13 @@ type State = (
 
 /// Rows, history and thresholds, whatever their order.
 fn state(table: &Table) -> State {
-    let mut rows = BTreeMap::new();
-    let put = &mut |key, row: &[f32]| {
-        rows.insert(key, row.iter().map(|value| value.to_bits()).collect());
-        Ok(())
-    };
-    table.snapshot().for_each_row(put).unwrap();
-    (rows, known(table), settings(table))
+    (content(table), known(table), settings(table))
 }
 
 fn loaded(dir: &Path) -> Arc<Table> {
     let table = table();
     load(&table, pool(), dir).unwrap();
     table
-}
-
-fn chained(table: &Table, dirs: &[PathBuf]) -> u32 {
-    let dirs: Vec<&Path> = dirs.iter().map(PathBuf::as_path).collect();
-    let loaded = load_chain(table, pool(), &dirs, &|_| true);
-    loaded.unwrap().epoch
 }
 
 /// Little-endian bytes of the two files.
@@ -620,7 +602,7 @@ proptest! {
                     since = save_delta(&table, pool(), &chain[chain.len() - 1], since, 0).unwrap().epoch;
                     let restored = self::table();
                     restored.track_changes();
-                    let epoch = chained(&restored, &chain);
+                    let epoch = load_all(&restored, &chain).epoch;
                     prop_assert_eq!(state(&restored), state(&table));
                     if restarts {
                         (table, since) = (restored, epoch);

@@ -1,12 +1,11 @@
 //! What belongs to a table's directory, as its manifest says: in JSON with checksums, of version 1
 //! in lines of text.
 
+use super::file::{content, Seal};
 use super::format::{
     damaged, is_slot_name, named, read_digits, MANIFEST, MAX_SLOTS, STEPS, TEXT_MANIFEST,
 };
 use super::manifest_v1::ManifestV1;
-use super::parts::content;
-use super::whole::Seal;
 use crate::{Error, Kind, Result, RowDtype, RowStorage, SlotSpec, TableConfig};
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
@@ -40,18 +39,22 @@ const NO_DIGITS: &[u8; 8] = b"00000000";
 pub(super) struct Recorded {
     /// Its path below the table's directory.
     pub(super) path: String,
-    /// Its size.
-    pub(super) bytes: u64,
-    /// Its checksum: CRC-32C, eight hexadecimal digits in the file.
-    #[serde(deserialize_with = "read_digits", serialize_with = "write_digits")]
-    pub(super) crc32c: u32,
+    #[serde(flatten)]
+    pub(super) seal: Seal,
 }
 
 impl Recorded {
-    /// Whether its path leads to no place outside of the table's directory.
-    pub(super) fn is_inside(&self) -> bool {
+    /// Its path in the table's directory `dir`.
+    ///
+    /// # Errors
+    /// `DataLoss` of the manifest if that is a place outside of the directory.
+    pub(super) fn below(&self, dir: &Path) -> Result<PathBuf> {
         let inside = |part: Component| matches!(part, Component::Normal(_));
-        Path::new(&self.path).components().all(inside)
+        if Path::new(&self.path).components().all(inside) {
+            return Ok(dir.join(&self.path));
+        }
+        let message = "the manifest lists a file outside of the table";
+        Err(damaged(message, &dir.join(MANIFEST)).with("file", &self.path))
     }
 }
 
@@ -79,39 +82,39 @@ pub(super) struct Manifest {
     pub(super) config: Option<Value>,
     /// What it says of the history: the configured access threshold, if there was one.
     pub(super) configured: Option<Option<u32>>,
-    /// Its own size and checksum, from version 2 on.
+    /// Its own size and `manifest_crc32c`, from version 2 on.
     pub(super) seal: Option<Seal>,
 }
 
 impl Manifest {
-    /// The manifest in `dir`; `None` for files of the original, which have none.
+    /// The manifest in `dir`; the default for files of the original, which have none.
     ///
     /// # Errors
     /// `NotFound` or `DataLoss` if `dir` is missing or no directory; `DataLoss` for a manifest that
     /// is damaged or of an unknown version; `Io`.
-    pub(super) fn read(dir: &Path) -> Result<Option<Manifest>> {
+    pub(super) fn read(dir: &Path) -> Result<Manifest> {
         if !named(std::fs::metadata(dir), "find the checkpoint", dir)?.is_dir() {
             return Err(damaged("the checkpoint is no directory", dir));
         }
         let path = dir.join(MANIFEST);
         if let Some(bytes) = content(&path, LIMIT)? {
-            return Manifest::of_json(&bytes, &path).map(Some);
+            return Manifest::of_json(&bytes, &path);
         }
         let path = dir.join(TEXT_MANIFEST);
         let Some(bytes) = content(&path, LIMIT)? else {
-            return Ok(None);
+            return Ok(Manifest::default());
         };
         let text =
             String::from_utf8(bytes).map_err(|_| damaged("the manifest is no text", &path))?;
         let text = ManifestV1::parse(&text).map_err(|message| damaged(message, &path))?;
-        Ok(Some(Manifest {
+        Ok(Manifest {
             version: 1,
             path,
             rows: text.rows,
             dim: text.dim,
             slots: text.slots,
             ..Manifest::default()
-        }))
+        })
     }
 
     fn of_json(bytes: &[u8], path: &Path) -> Result<Manifest> {
@@ -289,10 +292,6 @@ struct JsonSlot {
     per_row: bool,
 }
 
-fn write_digits<S: serde::Serializer>(value: &u32, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&format!("{value:08x}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,8 +319,10 @@ mod tests {
         }];
         let files = [Recorded {
             path: "key/slice.data".into(),
-            bytes: 24,
-            crc32c: 0xab,
+            seal: Seal {
+                bytes: 24,
+                crc32c: 0xab,
+            },
         }];
         Manifest::bytes(&config(), 3, &slots, false, (Some(Some(7)), None), &files).unwrap()
     }
@@ -338,7 +339,7 @@ mod tests {
         assert_eq!(manifest.configured, Some(Some(7)));
         let file = &manifest.files.unwrap()[0];
         assert_eq!(
-            (file.path.as_str(), file.bytes, file.crc32c),
+            (file.path.as_str(), file.seal.bytes, file.seal.crc32c),
             ("key/slice.data", 24, 0xab)
         );
         let config = manifest.config.unwrap();

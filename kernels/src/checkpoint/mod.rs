@@ -1,9 +1,10 @@
 //! A table on disk: one directory with its keys, its embeddings and its optimizer slots.
 //!
 //! `docs/checkpoint-format.md` has the bytes. `format` says what the files are, `writer` makes them
-//! beside their destination and renames them into place, `reader` believes nothing it has not
-//! checked. `history` and `sketch` have the files of admission, `steps` has that of Adam's steps.
-//! `commit` puts all tables of a checkpoint into place at once.
+//! beside their destination and renames them into place. `file` compares what is read with the
+//! manifest, `layout` finds the parts, and `reader` believes nothing that was not checked. `history`
+//! and `sketch` have the files of admission, `steps` has that of Adam's steps. `inspect` looks at
+//! files without a table, and `commit` puts all tables of a checkpoint into place at once.
 
 #![cfg_attr(
     not(test),
@@ -17,13 +18,15 @@
 
 mod block;
 pub mod commit;
+mod file;
 mod format;
 mod history;
 pub mod inspect;
+mod layout;
+mod listing;
 mod manifest;
 mod manifest_v1;
 mod partitioned;
-mod parts;
 mod reader;
 mod rows;
 mod sketch;

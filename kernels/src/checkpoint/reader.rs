@@ -2,25 +2,18 @@
 
 #![deny(clippy::arithmetic_side_effects)]
 
-use super::block::{read, Column, Verdicts};
-use super::format::{
-    damaged, ATTRIBUTE, DATA, EMBEDDING, FLOAT_BYTES, KEY, KEY_BYTES, MAX_SLOTS, RECORDS, REMOVED,
-    SKETCH, THRESHOLDS,
-};
+use super::block::{read, Column};
+use super::format::{damaged, FLOAT_BYTES, KEY_BYTES, RECORDS, SKETCH, THRESHOLDS};
 use super::history::HistoryReader;
+use super::layout::{Layout, Part, Target};
 use super::manifest::Manifest;
 use super::partitioned::{retain, sources, Source};
-use super::parts::{attribute, check_width, find_slots};
 use super::steps::{catch_up, SkippedSteps};
-use super::whole::check_membership;
 use crate::partition::Partition;
 use crate::table::BuiltContent;
-use crate::{
-    Error, Kind, Loading, Pool, Result, Rounding, RowDtype, RowStorage, SlotSpec, Table,
-    MAX_CAPACITY,
-};
+use crate::{Error, Loading, Pool, Result, Rounding, SlotSpec, Table, MAX_CAPACITY};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// About so many bytes of a table are read at once.
@@ -134,14 +127,9 @@ impl StagedLoad {
         self.built.rows()
     }
 
-    /// The second half: replaces the content of the table. It cannot fail.
-    pub fn publish(self) -> Loaded {
-        Loaded::of(self.table.swap_content(self.built))
-    }
-
-    /// The second half for several tables, whose contents are replaced at once: whoever reads two
-    /// of the tables, one after the other, and finds the first one restored finds the other
-    /// restored as well. Returns what each table has now, in the order of `loads`.
+    /// The second half, for one or several tables, whose contents are replaced at once: whoever
+    /// reads two of the tables, one after the other, and finds the first one restored finds the
+    /// other restored as well. Returns what each table has now, in the order of `loads`.
     ///
     /// # Errors
     /// `InvalidArgument` if two loads are for one table; then no table changed.
@@ -178,51 +166,47 @@ fn build(
     for (at, dir) in dirs.iter().enumerate() {
         found.extend(sources(dir, part)?.into_iter().map(|source| (at, source)));
     }
-    let manifests = found
-        .iter()
-        .map(|(_, source)| Manifest::read(&source.dir))
-        .collect::<Result<Vec<_>>>()?;
+    let mut manifests = Vec::with_capacity(found.len());
+    for (_, source) in &found {
+        manifests.push(Manifest::read(&source.dir)?);
+    }
     let newest = dirs.len().saturating_sub(1);
     // What a table of the same budget has saved is taken whole: parts have more rows than it.
     let is_taken = found.iter().zip(&manifests).all(|((at, _), manifest)| {
-        let saved = manifest.as_ref().and_then(|manifest| manifest.capacity());
+        let saved = manifest.capacity();
         *at < newest || saved.is_some_and(|saved| saved <= table.config().capacity)
     });
     let most = match is_taken {
         true => MAX_CAPACITY,
         false => table.capacity(),
     };
-    let mut links = Vec::with_capacity(found.len());
+    let mut links: Vec<Link> = Vec::with_capacity(found.len());
     // With the place of its link in the chain, the newest first.
     let mut steps: Vec<(usize, SkippedSteps)> = Vec::new();
-    for ((at, source), manifest) in found.iter().zip(&manifests).rev() {
-        let (at, dir) = (*at, &source.dir);
-        let is_delta = manifest.as_ref().is_some_and(|manifest| manifest.is_delta);
-        if is_delta != (at > 0) {
-            let message = if is_delta {
+    for ((at, source), manifest) in found.into_iter().zip(manifests).rev() {
+        if manifest.is_delta != (at > 0) {
+            let message = if manifest.is_delta {
                 "a delta cannot be loaded without what it follows"
             } else {
                 "a table that is no delta cannot follow another"
             };
             return Err(Error::invalid(message)
                 .with("table", &table.config().name)
-                .with("path", dir.display()));
+                .with("path", source.dir.display()));
         }
+        let waits = steps.iter().any(|(later, _)| *later > at);
         // Of a part, the keys that are wanted are counted when they are there.
         let most = part.map_or(most, |_| MAX_CAPACITY);
-        let waits = steps.iter().any(|(later, _)| *later > at);
-        let manifest = manifest.as_ref();
-        let mut link = Link::open(table, source, manifest, wanted, waits, part, most)?;
+        let target = Target { table, most };
+        let mut link = Link::open(target, (at, source), manifest, wanted, waits, part)?;
         steps.extend(link.steps.take().map(|steps| (at, steps)));
         links.push(link);
     }
     links.reverse();
     steps.reverse();
-    let rounding = expect_dtypes(table, &manifests, &found, &links)?;
-    let updates = manifests.iter().zip(&found);
-    let updates = updates.filter(|(_, (at, _))| *at == newest);
-    let updates = updates.filter_map(|(manifest, _)| Some(manifest.as_ref()?.updates));
-    let updates = updates.max().unwrap_or(0);
+    let rounding = expect_dtypes(table, &links)?;
+    let updates = links.iter().filter(|link| link.at == newest);
+    let updates = updates.map(|link| link.manifest.updates).max().unwrap_or(0);
     let mut specs = table.slots();
     // The newest says where new rows start.
     for slot in links.iter().rev().flat_map(|link| &link.slots) {
@@ -245,17 +229,14 @@ fn build(
     table.build_content(pool, &specs, most, &mut |loading| {
         loading.round(rounding);
         loading.set_updates(updates);
-        for (link, (at, _)) in links.iter_mut().zip(&found) {
-            let later = steps.iter().filter(|(later, _)| later > at);
+        for link in &mut links {
+            let later = steps.iter().filter(|(later, _)| *later > link.at);
             let later: Vec<_> = later.map(|(_, steps)| steps).collect();
             link.push(pool, &specs, &later, loading)?;
         }
         // Each is complete, so that the newest counts.
-        let newest = links
-            .iter_mut()
-            .zip(&found)
-            .filter(|(_, (at, _))| *at == newest);
-        let newest: Vec<_> = newest.map(|(link, _)| link.history.as_mut()).collect();
+        let newest = links.iter_mut().filter(|link| link.at == newest);
+        let newest: Vec<_> = newest.map(|link| link.history.as_mut()).collect();
         let directories = newest.len();
         let histories = newest.into_iter().flatten().collect();
         HistoryReader::push_all(histories, directories, part, pool, loading)
@@ -263,8 +244,11 @@ fn build(
 }
 
 /// One directory of a chain, with its files open and their sizes checked.
-struct Link<'m> {
-    dir: &'m Path,
+struct Link {
+    /// The place in the chain.
+    at: usize,
+    dir: PathBuf,
+    manifest: Manifest,
     /// The part that the directory holds, if it is one of a part.
     holds: Option<Partition>,
     /// The part whose keys are wanted, if not all are.
@@ -272,121 +256,67 @@ struct Link<'m> {
     rows: u64,
     /// The slots to load.
     slots: Vec<SlotSpec>,
-    keys: Column<'m>,
-    /// The embedding, then the slots, then those that rows catch up with and nobody wants.
-    columns: Vec<Column<'m>>,
+    keys: Column,
+    /// The embedding, then the slots, also those that rows catch up with and nobody wants.
+    columns: Vec<Column>,
     /// Places of m and v in the columns, if rows catch up by the steps of later links.
     moments: Option<[usize; 2]>,
     /// The steps that rows have missed which a delta has not.
     steps: Option<SkippedSteps>,
     /// Keys that a delta takes out.
-    removed: Option<(u64, Column<'m>)>,
+    removed: Option<Column>,
     /// The admission history, if the directory has one and it is wanted.
-    history: Option<HistoryReader<'m>>,
+    history: Option<HistoryReader>,
 }
 
-impl<'m> Link<'m> {
+impl Link {
     fn open(
-        table: &Table,
-        source: &'m Source,
-        manifest: Option<&'m Manifest>,
+        target: Target<'_>,
+        (at, source): (usize, Source),
+        manifest: Manifest,
         wanted: &dyn Fn(&str) -> bool,
         waits: bool,
         only: Option<Partition>,
-        most: u64,
     ) -> Result<Self> {
-        let dir = source.dir.as_path();
-        check_membership(dir, manifest.and_then(|manifest| manifest.seal))?;
-        let mut verdicts =
-            Verdicts::new(dir, manifest.and_then(|manifest| manifest.files.as_deref()));
-        verdicts.attribute(KEY)?;
-        let rows = check_keys(table, dir, most)?;
-        if let Some(manifest) = manifest {
-            check_dim(table, manifest.dim, &manifest.path)?;
-            if manifest.rows != rows {
-                return Err(
-                    damaged("the manifest has another number of rows", &manifest.path)
-                        .with("manifest_rows", manifest.rows)
-                        .with("rows", rows),
-                );
-            }
-        }
-        let on_disk = match manifest {
-            Some(manifest) => manifest.slots.clone(),
-            None => find_slots(dir)?,
-        };
-        if on_disk.len() > MAX_SLOTS {
-            return Err(
-                damaged("the checkpoint has more slots than a table may have", dir)
-                    .with("slots", on_disk.len())
-                    .with("limit", MAX_SLOTS),
-            );
-        }
-        let (slots, unwanted): (Vec<SlotSpec>, Vec<SlotSpec>) =
-            on_disk.into_iter().partition(|slot| wanted(&slot.name));
-        let keys = Column::open(dir, KEY, rows, KEY_BYTES, &mut verdicts)?;
-        let stored = stored_as(manifest);
-        let dim = table.dim() as u64;
-        let mut columns = Vec::new();
         let moments = SkippedSteps::slots().filter(|_| waits);
-        let hidden = unwanted.iter().map(|slot| slot.name.as_ref());
-        let hidden = hidden.filter(|name| moments.clone().any(|moment| moment == *name));
-        let names: Vec<&str> = std::iter::once(EMBEDDING)
-            .chain(slots.iter().map(|slot| slot.name.as_ref()))
-            .chain(hidden)
-            .collect();
-        for &name in &names {
-            verdicts.attribute(name)?;
-            let one = slots.iter().find(|slot| slot.name == name && slot.per_row);
-            let dtype = match name {
-                EMBEDDING => stored.dtype,
-                _ => stored.of_slot(one.is_some()),
-            };
-            let form = (one.map_or(dim, |_| 1), dtype);
-            check_values(table, &dir.join(name), rows, form)?;
-            columns.push(Column::of_values(dir, name, rows, form, &mut verdicts)?);
-        }
-        let place = |moment| names.iter().position(|name| *name == moment);
-        let moments: Vec<usize> = moments.filter_map(place).collect();
-        let steps = match manifest {
-            Some(manifest) => SkippedSteps::read(dir, source.partition, manifest, &mut verdicts)?,
+        let is_read = |name: &str| wanted(name) || moments.clone().any(|moment| moment == name);
+        let layout = Layout::read(&source.dir, Ok(manifest), Some(target), &is_read)?;
+        let mut layout = layout.sound()?;
+        let listing = &mut layout.listing;
+        let steps = SkippedSteps::read(source.partition, &layout.manifest, listing)?;
+        let history = match layout.history {
+            Some(found) => Some(HistoryReader::new(target.table, found, listing)?),
             None => None,
         };
-        let removed = if manifest.is_some_and(|manifest| manifest.is_delta) {
-            verdicts.attribute(REMOVED)?;
-            let [count, size] = attribute(&dir.join(REMOVED))?;
-            check_width(size, KEY_BYTES, &dir.join(REMOVED).join(ATTRIBUTE))?;
-            let column = Column::open(dir, REMOVED, count, KEY_BYTES, &mut verdicts)?;
-            Some((count, column))
-        } else {
-            None
-        };
-        let wants_history = wanted(RECORDS);
-        let history = if wants_history {
-            let configured = manifest.and_then(|manifest| manifest.configured);
-            HistoryReader::open(table, dir, configured, &mut verdicts)?
-        } else {
-            None
-        };
-        verdicts.rest(&|file| {
-            let file = Path::new(file);
-            unwanted
-                .iter()
-                .any(|slot| file.starts_with(slot.name.as_ref()))
-                || (!wants_history && [RECORDS, THRESHOLDS, SKETCH].map(Path::new).contains(&file))
+        let unread = layout.slots.iter().filter(|slot| !is_read(&slot.name));
+        let unread: Vec<&str> = unread.map(|slot| slot.name.as_ref()).collect();
+        listing.check_rest(&|file| {
+            let history = [RECORDS, THRESHOLDS, SKETCH];
+            unread.iter().any(|slot| Path::new(file).starts_with(slot))
+                || (!wanted(RECORDS) && history.contains(&file))
         })?;
+        let mut columns = layout.parts.into_iter().filter_map(Part::column);
+        let Some(keys) = columns.next() else {
+            return Err(damaged("a table has no keys", &layout.dir));
+        };
+        let columns: Vec<Column> = columns.collect();
+        let place = |moment: &str| columns.iter().position(|column| column.name == moment);
+        let moments: Vec<usize> = moments.filter_map(place).collect();
+        layout.slots.retain(|slot| wanted(&slot.name));
         Ok(Self {
-            dir,
+            at,
+            dir: layout.dir,
+            manifest: layout.manifest,
             holds: source.partition,
             only,
-            rows,
+            rows: layout.rows.unwrap_or(0),
             keys,
-            columns,
             // A row without one of them was saved before its first step.
             moments: moments.try_into().ok(),
+            columns,
             steps,
-            slots,
-            removed,
+            slots: layout.slots,
+            removed: layout.removed.and_then(Part::column),
             history,
         })
     }
@@ -400,12 +330,12 @@ impl<'m> Link<'m> {
         later: &[&SkippedSteps],
         loading: &mut Loading<'_>,
     ) -> Result<()> {
-        let key_file = self.dir.join(KEY).join(DATA);
+        let key_file = self.keys.file.path.clone();
         let named = |error: Error| error.with("path", key_file.display());
-        let is_delta = self.removed.is_some();
-        if let Some((count, column)) = &mut self.removed {
+        if let Some(column) = &mut self.removed {
+            let count = column.file.size / KEY_BYTES;
             let mut keys = Vec::new();
-            for first in (0..*count).step_by(LOAD_KEYS) {
+            for first in (0..count).step_by(LOAD_KEYS) {
                 let count = count.saturating_sub(first).min(LOAD_KEYS as u64);
                 read(
                     pool,
@@ -415,13 +345,17 @@ impl<'m> Link<'m> {
                 )?;
                 loading.remove(&keys)?;
             }
-            column.finish()?;
+            column.file.finish()?;
         }
-        // Those that are not on disk are made up.
-        let sources: Vec<Option<usize>> = specs
-            .iter()
-            .map(|spec| self.slots.iter().position(|slot| slot.name == spec.name))
-            .collect();
+        // Those that are not on disk, or not wanted, are made up.
+        let source = |spec: &SlotSpec| {
+            let slot = self.slots.iter().find(|slot| slot.name == spec.name)?;
+            let slots = self.columns.iter().skip(1);
+            slots
+                .zip(0..)
+                .find_map(|(column, at)| (column.name == slot.name).then_some(at))
+        };
+        let sources: Vec<Option<usize>> = specs.iter().map(source).collect();
         let width = (loading.dim() as u64).saturating_mul(FLOAT_BYTES);
         let record = specs
             .iter()
@@ -470,39 +404,15 @@ impl<'m> Link<'m> {
                     column.unwrap_or(made_up).as_slice()
                 })
                 .collect();
-            if is_delta {
+            if self.manifest.is_delta {
                 loading.remove(&keys).map_err(named)?;
             }
             loading.push(&keys, embedding, &slots).map_err(named)?;
             first = first.saturating_add(count);
         }
-        self.keys.finish()?;
-        self.columns.iter().try_for_each(Column::finish)
+        let mut columns = std::iter::once(&self.keys).chain(&self.columns);
+        columns.try_for_each(|column| column.file.finish())
     }
-}
-
-/// Checks the attribute of the keys and returns the number of rows, of which there may be `most`.
-fn check_keys(table: &Table, dir: &Path, most: u64) -> Result<u64> {
-    let dir = dir.join(KEY);
-    let [rows, size] = attribute(&dir)?;
-    let path = dir.join(ATTRIBUTE);
-    check_width(size, KEY_BYTES, &path)?;
-    if rows > most {
-        return Err(Error::new(
-            Kind::ResourceExhausted,
-            "the checkpoint has more rows than the table's capacity",
-        )
-        .with("table", &table.config().name)
-        .with("rows", rows)
-        .with("capacity", most)
-        .with("path", path.display()));
-    }
-    Ok(rows)
-}
-
-/// As what the values of a checkpoint are stored.
-fn stored_as(manifest: Option<&Manifest>) -> RowStorage {
-    manifest.map_or_else(RowStorage::default, |manifest| manifest.stored)
 }
 
 /// How the load rounds values to 2 bytes.
@@ -510,64 +420,18 @@ fn stored_as(manifest: Option<&Manifest>) -> RowStorage {
 /// # Errors
 /// `InvalidArgument` for embeddings or slots of another type than the table's, unless it converts
 /// them.
-fn expect_dtypes(
-    table: &Table,
-    manifests: &[Option<Manifest>],
-    found: &[(usize, Source)],
-    links: &[Link<'_>],
-) -> Result<Rounding> {
+fn expect_dtypes(table: &Table, links: &[Link]) -> Result<Rounding> {
     let own = table.config().row_storage;
-    for ((manifest, (_, source)), link) in manifests.iter().zip(found).zip(links) {
-        let saved = stored_as(manifest.as_ref());
+    for link in links {
+        let saved = link.manifest.stored;
         let other = link
             .slots
             .iter()
             .find(|slot| saved.of_slot(slot.per_row) != own.of_slot(slot.per_row));
         if saved.dtype != own.dtype || other.is_some() {
             let conversion = table.conversion_of(saved, other);
-            return conversion.map_err(|error| error.with("path", source.dir.display()));
+            return conversion.map_err(|error| error.with("path", link.dir.display()));
         }
     }
     Ok(Rounding::Nearest)
-}
-
-/// Checks the attribute of the embeddings or of a slot, of so many values of a type.
-fn check_values(
-    table: &Table,
-    dir: &Path,
-    rows: u64,
-    (count, dtype): (u64, RowDtype),
-) -> Result<()> {
-    let [found, dim, size] = attribute(dir)?;
-    let path = dir.join(ATTRIBUTE);
-    check_width(size, dtype.bytes() as u64, &path)?;
-    if count == table.dim() as u64 {
-        check_dim(table, dim, &path)?;
-    } else if dim != count {
-        return Err(damaged("a slot has another number of values a row", &path)
-            .with("values", dim)
-            .with("expected", count));
-    }
-    if found != rows {
-        return Err(damaged(
-            "a part has another number of rows than there are keys",
-            &path,
-        )
-        .with("rows", found)
-        .with("keys", rows));
-    }
-    Ok(())
-}
-
-fn check_dim(table: &Table, dim: u64, path: &Path) -> Result<()> {
-    if dim == table.dim() as u64 {
-        return Ok(());
-    }
-    Err(
-        Error::invalid("the checkpoint has another dim than the table")
-            .with("table", &table.config().name)
-            .with("checkpoint_dim", dim)
-            .with("table_dim", table.dim())
-            .with("path", path.display()),
-    )
 }

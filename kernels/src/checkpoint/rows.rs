@@ -9,6 +9,7 @@
     )
 )]
 
+use super::file::Seal;
 use super::format::{
     key_attribute, named, refused, value_attribute, written, ATTRIBUTE, BLOCK_BYTES, DATA,
     EMBEDDING, KEY, KEY_BYTES,
@@ -21,7 +22,6 @@ use crate::table::Window;
 use crate::{Error, Kind, Pool, Result, RowDtype, Snapshot};
 use parking_lot::Mutex;
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::Write;
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -40,13 +40,18 @@ pub(super) struct Written {
 impl Written {
     /// Makes the file `name` below `table` with this content.
     pub(super) fn whole(table: &Path, name: &str, content: &[u8]) -> Result<Written> {
+        let mut file = Written::empty(table, name)?;
+        file.append(content)?;
+        Ok(file)
+    }
+
+    /// Makes the empty file `name` below `table`.
+    pub(super) fn empty(table: &Path, name: &str) -> Result<Written> {
         let path = table.join(name);
-        let mut file = create_file(&path)?;
-        written(file.write_all(content), content.len(), &path)?;
+        let file = create_file(&path)?;
         let recorded = Recorded {
             path: name.to_owned(),
-            bytes: content.len() as u64,
-            crc32c: crc32c::crc32c(content),
+            seal: Seal::default(),
         };
         Ok(Written {
             recorded,
@@ -55,19 +60,26 @@ impl Written {
         })
     }
 
-    /// Makes the empty file `name` below `table`.
-    pub(super) fn empty(table: &Path, name: &str) -> Result<Written> {
-        Written::whole(table, name, &[])
-    }
-
     /// Appends to the file and its checksum.
     pub(super) fn append(&mut self, content: &[u8]) -> Result<()> {
-        written(self.file.write_all(content), content.len(), &self.path)?;
-        let bytes = content.len() as u64;
-        start_writeback(&self.file, self.recorded.bytes, bytes);
-        self.recorded.bytes += bytes;
-        self.recorded.crc32c = crc32c::crc32c_append(self.recorded.crc32c, content);
+        let sum = self.write_at(self.recorded.seal.bytes, content)?;
+        self.take_in(sum, content.len() as u64);
         Ok(())
+    }
+
+    /// Writes at byte `start`; returns the checksum of what was written.
+    fn write_at(&self, start: u64, content: &[u8]) -> Result<u32> {
+        let done = self.file.write_all_at(content, start);
+        written(done, content.len(), &self.path)?;
+        start_writeback(&self.file, start, content.len() as u64);
+        Ok(crc32c::crc32c(content))
+    }
+
+    /// Takes in the checksum of the next `bytes` bytes.
+    fn take_in(&mut self, crc32c: u32, bytes: u64) {
+        let seal = &mut self.recorded.seal;
+        seal.crc32c = crc32c::crc32c_combine(seal.crc32c, crc32c, bytes as usize);
+        seal.bytes += bytes;
     }
 }
 
@@ -150,7 +162,7 @@ pub(super) fn write_rows(
         };
         let name = format!("{}/{ATTRIBUTE}", part.name);
         written.push(Written::whole(dir, &name, &attribute)?);
-        written.push(part.written());
+        written.push(part.file);
     }
     Ok((rows, written))
 }
@@ -287,12 +299,9 @@ struct PartWriter {
     name: String,
     /// What it has of each record; keys are in none.
     values: Option<Place>,
-    path: PathBuf,
-    file: File,
     /// Bytes of a record.
     width: u64,
-    bytes: u64,
-    crc32c: u32,
+    file: Written,
 }
 
 impl PartWriter {
@@ -302,47 +311,23 @@ impl PartWriter {
     }
 
     fn create(table: &Path, name: &str, width: u64, values: Option<Place>) -> Result<PartWriter> {
-        let dir = table.join(name);
-        make_dir(&dir)?;
-        let path = dir.join(DATA);
-        let file = create_file(&path)?;
+        make_dir(&table.join(name))?;
         Ok(PartWriter {
             name: name.to_owned(),
             values,
-            path,
-            file,
             width,
-            bytes: 0,
-            crc32c: 0,
+            file: Written::empty(table, &format!("{name}/{DATA}"))?,
         })
     }
 
     /// Writes records from record `first` on; returns their checksum.
     fn write(&self, first: u64, buffer: &[u8]) -> Result<u32> {
-        let start = first * self.width;
-        let done = self.file.write_all_at(buffer, start);
-        written(done, buffer.len(), &self.path)?;
-        start_writeback(&self.file, start, buffer.len() as u64);
-        Ok(crc32c::crc32c(buffer))
+        self.file.write_at(first * self.width, buffer)
     }
 
     /// Takes in the checksum of the next `rows` records.
     fn append(&mut self, crc32c: u32, rows: u64) {
-        let bytes = rows * self.width;
-        self.crc32c = crc32c::crc32c_combine(self.crc32c, crc32c, bytes as usize);
-        self.bytes += bytes;
-    }
-
-    fn written(self) -> Written {
-        Written {
-            recorded: Recorded {
-                path: format!("{}/{DATA}", self.name),
-                bytes: self.bytes,
-                crc32c: self.crc32c,
-            },
-            path: self.path,
-            file: self.file,
-        }
+        self.file.take_in(crc32c, rows * self.width);
     }
 }
 

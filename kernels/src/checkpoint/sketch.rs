@@ -3,15 +3,12 @@
 
 #![deny(clippy::arithmetic_side_effects)]
 
-use super::block::{check_size, check_sum, Verdicts};
-use super::format::{damaged, named, BLOCK_BYTES, SKETCH};
-use super::manifest::Recorded;
-use super::parts::open;
+use super::file::SavedFile;
+use super::format::{damaged, BLOCK_BYTES, SKETCH};
+use super::listing::Listing;
 use super::rows::Written;
 use crate::{Loading, Result, Snapshot, Table};
-use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Bytes before the cells: width, then depth.
 const HEAD: usize = 16;
@@ -52,67 +49,48 @@ pub(super) fn write_sketch(
 }
 
 /// A sketch to load into a table that has one of the same shape; its file is open.
-pub(super) struct SketchReader<'m> {
-    path: PathBuf,
-    file: File,
+pub(super) struct SketchReader {
+    file: SavedFile,
     cells: u64,
-    recorded: &'m Recorded,
-    /// The checksum of what was read.
-    crc: u32,
 }
 
-impl<'m> SketchReader<'m> {
+impl SketchReader {
     /// Opens the sketch in the directory of a table whose manifest lists one. None without, and if
     /// `table` has exact counters or a sketch of another shape: a cell is of several keys.
     ///
     /// # Errors
     /// `DataLoss`, `NotFound` or `Io` with the file.
-    pub(super) fn open(
-        table: &Table,
-        dir: &Path,
-        verdicts: &mut Verdicts<'m>,
-    ) -> Result<Option<Self>> {
+    pub(super) fn open(table: &Table, listing: &mut Listing) -> Result<Option<Self>> {
         let Some(wanted) = table.sketch_shape() else {
             return Ok(None);
         };
-        if verdicts.lists(SKETCH) != Some(true) {
+        if listing.lists(SKETCH) != Some(true) {
             return Ok(None);
         }
-        let path = dir.join(SKETCH);
-        let (mut file, size) = open(&path)?;
+        let mut file = listing.open(SKETCH)?;
+        file.check_size()?;
         let mut head = [[0; 8]; 2];
-        if size < HEAD as u64 {
-            return Err(damaged("the sketch has no shape", &path).with("bytes", size));
+        if file.size < HEAD as u64 {
+            return Err(damaged("the sketch has no shape", &file.path).with("bytes", file.size));
         }
-        let read = file.read_exact(head.as_flattened_mut());
-        named(read, "read a file", &path)?;
+        file.read_exact(head.as_flattened_mut())?;
         let [width, depth] = head.map(u64::from_le_bytes);
         let cells = width.checked_mul(depth);
         let expected = cells
             .and_then(|cells| cells.checked_mul(CELL as u64))
             .and_then(|bytes| bytes.checked_add(HEAD as u64));
-        let Some(cells) = cells.filter(|_| expected == Some(size)) else {
-            return Err(
-                damaged("the sketch has a size that is not that of its shape", &path)
-                    .with("bytes", size)
-                    .with("width", width)
-                    .with("depth", depth),
-            );
+        let Some(cells) = cells.filter(|_| expected == Some(file.size)) else {
+            let message = "the sketch has a size that is not that of its shape";
+            return Err(damaged(message, &file.path)
+                .with("bytes", file.size)
+                .with("width", width)
+                .with("depth", depth));
         };
         if (width, depth) != wanted {
+            file.check()?;
             return Ok(None);
         }
-        let Some(recorded) = verdicts.take(SKETCH)? else {
-            return Ok(None);
-        };
-        check_size(&path, recorded, size)?;
-        Ok(Some(Self {
-            path,
-            file,
-            cells,
-            recorded,
-            crc: crc32c::crc32c(head.as_flattened()),
-        }))
+        Ok(Some(Self { file, cells }))
     }
 
     /// Fills the cells of a history that was started, then compares the checksum.
@@ -124,13 +102,11 @@ impl<'m> SketchReader<'m> {
         for from in (0..self.cells).step_by(CELLS) {
             let count = self.cells.saturating_sub(from).min(CELLS as u64) as usize;
             bytes.truncate(count.saturating_mul(CELL));
-            let read = self.file.read_exact(&mut bytes);
-            named(read, "read a file", &self.path)?;
-            self.crc = crc32c::crc32c_append(self.crc, &bytes);
+            self.file.read_exact(&mut bytes)?;
             let words: &[[u8; CELL]] = bytes.as_chunks().0;
             let cells = words.iter().map(|&word| u64::from_le_bytes(word));
             loading.fill_cells(from as usize, cells);
         }
-        check_sum(&self.path, self.recorded, self.crc)
+        self.file.finish()
     }
 }

@@ -3,17 +3,15 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
-use super::block::{check_size, check_sum, Verdicts};
-use super::format::{damaged, named, STEPS};
+use super::format::{damaged, STEPS};
+use super::listing::Listing;
 use super::manifest::Manifest;
-use super::parts::open;
 use super::rows::Written;
 use crate::halves::{folded, round_row, stream, Draws, Half};
 use crate::optim::{is_still, Missed, Steps, MOMENTS};
 use crate::partition::Partition;
 use crate::simd::Level;
 use crate::{Decay, Pool, Result, Rounding, RowDtype, Snapshot};
-use std::io::Read;
 use std::path::Path;
 
 /// Bytes of a span without its rates: two counts, two betas and epsilon. If embeddings have 2 bytes
@@ -68,28 +66,26 @@ impl SkippedSteps {
         MOMENTS.iter().map(|slot| slot.name)
     }
 
-    /// Reads the steps of the delta in `dir`; `None` if its manifest lists none.
+    /// Reads the steps of a delta; `None` if its manifest lists none.
     ///
     /// # Errors
     /// `NotFound`, `DataLoss` or `Io` with the file.
     pub(super) fn read(
-        dir: &Path,
         holds: Option<Partition>,
         manifest: &Manifest,
-        verdicts: &mut Verdicts<'_>,
+        listing: &mut Listing,
     ) -> Result<Option<SkippedSteps>> {
-        if verdicts.lists(STEPS) != Some(true) {
+        if listing.lists(STEPS) != Some(true) {
             return Ok(None);
         }
-        let Some(recorded) = verdicts.take(STEPS)? else {
-            return Ok(None);
-        };
-        let path = dir.join(STEPS);
-        let (mut file, size) = open(&path)?;
-        check_size(&path, recorded, size)?;
+        let mut file = listing.open(STEPS)?;
+        file.check_size()?;
         let mut bytes = Vec::new();
-        named(file.read_to_end(&mut bytes), "read a file", &path)?;
-        check_sum(&path, recorded, crc32c::crc32c(&bytes))?;
+        file.each_block(&mut |block| {
+            bytes.extend_from_slice(block);
+            Ok(true)
+        })?;
+        file.finish()?;
         let rounder = Rounder::of(manifest);
         let mut spans = Vec::new();
         let mut rest = bytes.as_slice();
@@ -97,7 +93,7 @@ impl SkippedSteps {
             let (steps, later) = span(rest, rounder.is_some()).ok_or_else(|| {
                 damaged(
                     "the steps that rows have missed cannot be understood",
-                    &path,
+                    &file.path,
                 )
                 .with("span", spans.len())
             })?;

@@ -1,9 +1,36 @@
-//! Directories for tests.
+//! What tests share: directories, a pool, and what a table holds.
 
+use super::{load_chain, Loaded};
+use crate::{Pool, Table};
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::LazyLock;
+
+/// Its threads are started once.
+pub(super) fn pool() -> &'static Pool {
+    static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::new(2).unwrap());
+    &POOL
+}
+
+/// Every key with the bits of its row, slots included, whatever their order.
+pub(super) fn content(table: &Table) -> BTreeMap<i64, Vec<u32>> {
+    let mut rows = BTreeMap::new();
+    let put = &mut |key, row: &[f32]| {
+        rows.insert(key, row.iter().map(|value| value.to_bits()).collect());
+        Ok(())
+    };
+    table.snapshot().for_each_row(put).unwrap();
+    rows
+}
+
+/// Loads all that a chain of directories holds.
+pub(super) fn load_all(table: &Table, dirs: &[PathBuf]) -> Loaded {
+    let dirs: Vec<&Path> = dirs.iter().map(PathBuf::as_path).collect();
+    load_chain(table, pool(), &dirs, &|_| true).unwrap()
+}
 
 /// A directory of its own for one test, removed at the end.
 pub(super) struct Temp(pub(super) PathBuf);

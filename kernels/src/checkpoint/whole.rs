@@ -4,8 +4,8 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
-use super::format::{damaged, read_digits, MANIFEST};
-use super::parts::content;
+use super::file::{content, Seal};
+use super::format::{damaged, MANIFEST};
 use crate::Result;
 use serde::Deserialize;
 use serde_json::Value;
@@ -25,18 +25,8 @@ const UNSEALED: u64 = 2;
 /// by one space.
 const OWN: &str = "\n \"crc32\": ";
 
-/// Size and checksum of the manifest of one table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub(super) struct Seal {
-    /// Bytes of `manifest.json`.
-    pub(super) bytes: u64,
-    /// Its `manifest_crc32c`.
-    #[serde(deserialize_with = "read_digits")]
-    pub(super) crc32c: u32,
-}
-
 /// Checks that the table in `dir` is the one with which its checkpoint was saved. `found` is what
-/// its own manifest is, if it has one.
+/// its own manifest is, if it has one: its size and its `manifest_crc32c`.
 ///
 /// Nothing is checked where `dir` lies in no directory of a checkpoint, or where the checkpoint was
 /// saved before its manifest had seals.

@@ -82,9 +82,6 @@ impl Standby {
     }
 }
 
-/// The rows of one owner.
-pub(crate) struct PartInMemory<'s>(pub(super) OwnedRows<'s>);
-
 impl ReadRows for InMemory {
     #[inline(always)]
     fn row(&self, row: u32) -> Option<&[f32]> {
@@ -97,10 +94,10 @@ impl ReadRows for InMemory {
     }
 }
 
-impl RowPart for PartInMemory<'_> {
+impl RowPart for OwnedRows<'_> {
     #[inline(always)]
     fn row_mut(&mut self, row: u32) -> Option<&mut [f32]> {
-        self.0.row_mut(row)
+        OwnedRows::row_mut(self, row)
     }
 
     #[inline(always)]
@@ -110,6 +107,6 @@ impl RowPart for PartInMemory<'_> {
 
     #[inline(always)]
     fn prefetch(&self, row: u32) {
-        self.0.prefetch(row);
+        OwnedRows::prefetch(self, row);
     }
 }

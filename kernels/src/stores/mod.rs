@@ -38,4 +38,4 @@ pub(crate) use setup::TierSetup;
 pub(crate) use side_rows::{Planned, SideRows};
 pub(crate) use store::{with_rows, Part, Store};
 pub(crate) use tiered::{again, no_frames, shortage, Tiered};
-pub(crate) use waiting::{as_now, with_rows_now, CaughtUp, CaughtUpHalves, Waiting};
+pub(crate) use waiting::{as_now, with_rows_now, CaughtUp, Waiting};

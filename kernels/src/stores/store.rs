@@ -1,6 +1,6 @@
 //! What a table keeps its rows in: memory alone, or memory and disk.
 
-use super::in_memory::{InMemory, PartInMemory, Standby};
+use super::in_memory::{InMemory, Standby};
 use super::setup::TierSetup;
 use super::tiered::{Tiered, TieredPart};
 use super::{Pinned, ReadRows, RowPart};
@@ -34,7 +34,7 @@ pub(crate) use with_rows;
 /// Some of the rows, with the right to write them.
 pub(crate) enum Part<'s> {
     /// Of rows in memory.
-    InMemory(PartInMemory<'s>),
+    InMemory(OwnedRows<'s>),
     /// Of those rows in memory that have others on disk beside them.
     Tiered(TieredPart<'s>),
 }
@@ -281,9 +281,7 @@ impl Store {
         match self {
             Store::InMemory(rows) => {
                 let parts = rows.slab.split(parts).into_iter();
-                parts
-                    .map(|part| Part::InMemory(PartInMemory(part)))
-                    .collect()
+                parts.map(Part::InMemory).collect()
             }
             Store::Tiered(tiered) => tiered.split(parts).map(Part::Tiered).collect(),
         }

@@ -2,7 +2,7 @@
 //! read meanwhile.
 
 use super::{HalfRows, ReadRows};
-use crate::halves::{decode, Place};
+use crate::halves::Place;
 use crate::mem::prefetch;
 use crate::optim::{is_still, Decay, Missed, Steps};
 use crate::{Error, Kind, Result};
@@ -152,10 +152,12 @@ impl Waiting {
 
     /// Starts to bring what a row that waits is read from into the processor's cache.
     #[inline(always)]
-    fn prefetch_all(&self, rows: &impl ReadRows, row: u32) {
+    fn prefetch_all<S: ReadRows>(&self, rows: &S, row: u32) {
         self.prefetch(row);
         let [_, _, v] = self.places;
-        rows.prefetch(row, v.start + v.words());
+        let words = v.start + v.words();
+        // Where a word has two values.
+        rows.prefetch(row, if S::DECODES { 2 * words } else { words });
     }
 
     /// Starts to bring the last step of a row into the processor's cache.
@@ -361,14 +363,17 @@ fn most_steps(rows: usize) -> usize {
     (rows / SHARE).clamp(least, most)
 }
 
-/// Rows of which some wait, to be read as they are after the last step.
+/// Rows of which some wait, to be read as they are after the last step. `rows` decodes embeddings
+/// of 2 bytes a value, if `halves` has them.
 pub(crate) struct CaughtUp<'w, S> {
     pub(crate) rows: &'w S,
     pub(crate) waiting: &'w Waiting,
+    pub(crate) halves: Option<&'w HalfRows>,
 }
 
 impl<S: ReadRows> ReadRows for CaughtUp<'_, S> {
     const SCRATCH: bool = true;
+    const DECODES: bool = S::DECODES;
 
     #[inline(always)]
     fn row(&self, row: u32) -> Option<&[f32]> {
@@ -377,51 +382,23 @@ impl<S: ReadRows> ReadRows for CaughtUp<'_, S> {
 
     #[inline(always)]
     fn prefetch(&self, row: u32, _: usize) {
-        self.waiting.prefetch_all(self.rows, row);
-    }
-
-    #[inline(always)]
-    fn now<'s>(&'s self, number: u32, row: &'s [f32], scratch: &'s mut [f32]) -> &'s [f32] {
-        match self.waiting.from(number) {
-            None => row,
-            Some(from) => {
-                self.waiting.embedding(number, from, row, scratch);
-                scratch
-            }
+        if let Some(halves) = self.halves {
+            halves.prefetch(row);
         }
-    }
-}
-
-/// The same of rows whose embeddings have 2 bytes a value.
-pub(crate) struct CaughtUpHalves<'w, S> {
-    pub(crate) rows: &'w S,
-    pub(crate) waiting: &'w Waiting,
-    pub(crate) halves: &'w HalfRows,
-}
-
-impl<S: ReadRows> ReadRows for CaughtUpHalves<'_, S> {
-    const SCRATCH: bool = true;
-    const DECODES: bool = true;
-
-    #[inline(always)]
-    fn row(&self, row: u32) -> Option<&[f32]> {
-        self.rows.row(row)
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, row: u32, _: usize) {
-        self.halves.prefetch(row);
         self.waiting.prefetch_all(self.rows, row);
     }
 
     #[inline(always)]
     fn now<'s>(&'s self, number: u32, row: &'s [f32], scratch: &'s mut [f32]) -> &'s [f32] {
-        match self.waiting.from(number) {
-            None => decode(self.halves.level, self.halves.half, row, scratch),
-            Some(from) => {
+        let Some(from) = self.waiting.from(number) else {
+            return self.rows.now(number, row, scratch);
+        };
+        match self.halves {
+            None => self.waiting.embedding(number, from, row, scratch),
+            Some(halves) => {
                 let row_of = (number, from);
                 self.waiting
-                    .embedding_of_halves(row_of, row, self.halves, scratch);
+                    .embedding_of_halves(row_of, row, halves, scratch);
             }
         }
         scratch
@@ -436,28 +413,34 @@ macro_rules! as_now {
                 let $now = $rows;
                 $run
             }
-            (Some(waiting), Some(halves)) => {
-                let $now = &$crate::stores::CaughtUpHalves {
-                    rows: $rows,
-                    waiting,
-                    halves,
-                };
-                $run
-            }
             (Some(waiting), None) => {
                 let $now = &$crate::stores::CaughtUp {
                     rows: $rows,
                     waiting,
+                    halves: None,
                 };
                 $run
             }
-            (None, Some(halves)) => {
-                let $now = &$crate::stores::Decoded {
+            (waiting, Some(halves)) => {
+                let decoded = &$crate::stores::Decoded {
                     rows: $rows,
                     half: halves.half,
                     level: halves.level,
                 };
-                $run
+                match waiting {
+                    None => {
+                        let $now = decoded;
+                        $run
+                    }
+                    Some(waiting) => {
+                        let $now = &$crate::stores::CaughtUp {
+                            rows: decoded,
+                            waiting,
+                            halves: Some(halves),
+                        };
+                        $run
+                    }
+                }
             }
         }
     };

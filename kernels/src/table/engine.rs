@@ -1,4 +1,4 @@
-//! The table itself: its locks, the way from ids to rows, new rows, removal.
+//! The table itself: its locks, new rows, removal.
 
 use super::args::Memory;
 use super::config::check_ram_rows;
@@ -9,14 +9,13 @@ use super::rows::offset::Unfit;
 use super::rows::tier::{empty_content, tier_setup, Tier};
 use super::rows::Rows;
 use super::{TableConfig, TierConfig};
-use crate::batch::distinct::{Distinct, Wanted};
 use crate::history::History;
 use crate::index::Index;
 use crate::stores::{RowPart, TierSetup};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::tier::Storage;
 use crate::{Error, Ids, Kind, Partition, Pool, Result, SlotSpec};
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// Below this many new rows the caller initialises them alone.
@@ -158,34 +157,6 @@ impl Table {
         self.config.dim
     }
 
-    /// De-duplicates `ids` and gives each distinct key its offset.
-    ///
-    /// Returns the offsets in order of first occurrence; `inverse[i]` is the position in them of
-    /// `ids[i]`, or -1 for padding and, with `create == false`, for unknown keys. An offset is
-    /// greater than 0. A key has the same offset, good in any number of copies, until its row is
-    /// removed or moved or the content is replaced.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if `inverse` is not as long as `ids`, there are 2^31 ids or more, or more
-    /// distinct keys than `limit`; `ResourceExhausted` if new rows would exceed the budget. A
-    /// failed call leaves the table as it was.
-    pub fn id_offset(
-        &self,
-        pool: &Pool,
-        ids: Ids<'_>,
-        create: bool,
-        limit: Option<usize>,
-        inverse: &mut [i32],
-    ) -> Result<Vec<i64>> {
-        self.length("inverse", inverse.len(), ids.len())?;
-        if !create {
-            return Ok(self.resolve(pool, ids, false, limit, inverse, zeros)?.1);
-        }
-        self.resolve_with_rows(pool, ids, limit, inverse, zeros, |_, offsets, _| {
-            Ok(offsets)
-        })
-    }
-
     /// Removes the rows of `ids`, and what was counted of them; unknown keys are no error. Returns
     /// how many rows went. A sketch cannot forget one key: there it has afterwards what it was
     /// counted before it had its row.
@@ -236,80 +207,6 @@ impl Table {
             index_bytes: self.keys.index_bytes(),
             other_bytes: beside + self.keys.kept_bytes() + history_bytes,
         }
-    }
-
-    /// [`Table::id_offset`] into a buffer that `room` makes, and the lock under which the rows
-    /// belong to their keys.
-    pub(super) fn resolve<O: DerefMut<Target = [i64]>>(
-        &self,
-        pool: &Pool,
-        ids: Ids<'_>,
-        create: bool,
-        limit: Option<usize>,
-        inverse: &mut [i32],
-        room: impl Fn(usize) -> O,
-    ) -> Result<(LockedIndex<'_>, O)> {
-        self.expect_ids(ids.len())?;
-        let wanted = if create { Wanted::Keys } else { Wanted::Rows };
-        let index = self.keys.index.read();
-        let found = self.look_up(pool, &index, (ids, wanted), inverse, &room);
-        self.expect_at_most(limit, found.distinct.keys)?;
-        if create {
-            return self.enter(pool, index, ids, inverse, &room, found);
-        }
-        let mut offsets = found.distinct.offsets;
-        self.rows.stamp(&mut offsets);
-        Ok((LockedIndex::Shared(index), offsets))
-    }
-
-    /// Makes a batch distinct and looks its keys up.
-    pub(super) fn look_up<O: DerefMut<Target = [i64]>>(
-        &self,
-        pool: &Pool,
-        index: &Index,
-        (ids, wanted): (Ids<'_>, Wanted),
-        inverse: &mut [i32],
-        room: &impl Fn(usize) -> O,
-    ) -> LookedUp<O> {
-        let keys = &self.keys;
-        LookedUp {
-            version: index.version(),
-            distinct: keys.distinct(pool, index, ids, wanted, inverse, room),
-        }
-    }
-
-    /// The second half of [`Table::resolve`]: gives the keys that have no row one. `found` is what
-    /// the index, which the caller has locked, has for all keys of `ids`.
-    pub(super) fn enter<'t, O: DerefMut<Target = [i64]>>(
-        &'t self,
-        pool: &Pool,
-        index: RwLockReadGuard<'t, Index>,
-        ids: Ids<'_>,
-        inverse: &mut [i32],
-        room: &impl Fn(usize) -> O,
-        found: LookedUp<O>,
-    ) -> Result<(LockedIndex<'t>, O)> {
-        let LookedUp { version, distinct } = found;
-        let mut found = distinct;
-        if found.missing.is_empty() {
-            self.keys.counters.batch(found.keys, 0);
-            self.rows.stamp(&mut found.offsets);
-            return Ok((LockedIndex::Shared(index), found.offsets));
-        }
-        drop(index);
-        let mut index = self.keys.index.write();
-        if index.version() != version {
-            let batch = (ids, Wanted::Keys);
-            found = self.look_up(pool, &index, batch, inverse, room).distinct;
-        }
-        let keys: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
-        let rows = self.create(pool, &mut index, &keys)?;
-        self.keys.counters.batch(found.keys, keys.len());
-        for (&(position, _), row) in found.missing.iter().zip(rows) {
-            found.offsets[position as usize] = i64::from(row);
-        }
-        self.rows.stamp(&mut found.offsets);
-        Ok((LockedIndex::Alone(index), found.offsets))
     }
 
     pub(super) fn keys(&self) -> &Keys {
@@ -514,15 +411,4 @@ impl Table {
             }
         }
     }
-}
-
-/// What the index had for a batch when its version was so.
-pub(super) struct LookedUp<O> {
-    pub(super) version: u64,
-    pub(super) distinct: Distinct<O>,
-}
-
-/// A fresh buffer for offsets.
-pub(super) fn zeros(n: usize) -> Vec<i64> {
-    vec![0; n]
 }

@@ -34,14 +34,6 @@ pub struct Record<'r> {
     pub floats: &'r [f32],
 }
 
-/// Records that are to be written.
-enum Records<'r> {
-    /// To be laid out.
-    Parts(&'r [Record<'r>]),
-    /// Laid out one after the other, without what a place adds to them.
-    LaidOut(&'r mut [u8]),
-}
-
 /// A record that compaction has copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
@@ -133,7 +125,8 @@ impl Log {
         self.shared.width
     }
 
-    /// Writes records. Returns their places, in their order; places are below 2^31.
+    /// Writes records. Returns their places, in their order; places are below 2^31. Memory: all of
+    /// them once more.
     ///
     /// # Errors
     /// `ResourceExhausted`, with the directory, if no directory has space; `Io`;
@@ -146,7 +139,12 @@ impl Log {
                 .with("floats", odd.floats.len())
                 .with("expected", width));
         }
-        self.append_counted(Records::Parts(records))
+        let size = self.shared.record();
+        let mut bytes = vec![0; records.len() * size];
+        for (bytes, one) in bytes.chunks_exact_mut(size).zip(records) {
+            record::lay_out(bytes, one.row, one.key, one.floats);
+        }
+        self.append_laid_out(&mut bytes)
     }
 
     /// [`Log::append`] of records that [`record::lay_out`] has laid out one after the other. What
@@ -161,21 +159,14 @@ impl Log {
                 .with("bytes", records.len())
                 .with("bytes_per_record", size));
         }
-        self.append_counted(Records::LaidOut(records))
-    }
-
-    fn append_counted(&self, records: Records<'_>) -> Result<Vec<u32>> {
         let places = self.write_all(records)?;
         let counter = &self.shared.counters.records_written;
         counter.fetch_add(places.len() as u64, Relaxed);
         Ok(places)
     }
 
-    fn write_all(&self, mut records: Records<'_>) -> Result<Vec<u32>> {
-        let n = match &records {
-            Records::Parts(records) => records.len(),
-            Records::LaidOut(bytes) => bytes.len() / self.shared.record(),
-        };
+    fn write_all(&self, records: &mut [u8]) -> Result<Vec<u32>> {
+        let n = records.len() / self.shared.record();
         let storage = &self.shared.storage;
         let mut full = vec![false; storage.directories()];
         let mut first = None;
@@ -192,7 +183,7 @@ impl Log {
                     Err(error) => return Err(first.unwrap_or(error)),
                 }
             };
-            let written = self.write_pieces(&pieces, &mut records);
+            let written = self.write_pieces(&pieces, records);
             let mut segments = self.shared.segments.lock();
             let Err((directory, cause)) = written else {
                 segments.publish(&pieces);
@@ -219,42 +210,21 @@ impl Log {
     }
 
     /// Writes records to slots that are theirs. The directory and the cause of an error.
-    fn write_pieces(
-        &self,
-        pieces: &[Piece],
-        records: &mut Records<'_>,
-    ) -> Result<(), (usize, io::Error)> {
+    fn write_pieces(&self, pieces: &[Piece], records: &mut [u8]) -> Result<(), (usize, io::Error)> {
         let size = self.shared.record();
-        let most = (WRITE / size).max(1);
-        let mut buffer = self.shared.take_buffer();
-        let mut first = 0;
-        let mut outcome = Ok(());
-        'pieces: for piece in pieces {
-            let end = first + piece.count as usize;
+        let most = (WRITE / size).max(1) * size;
+        let mut rest = records;
+        for piece in pieces {
+            let (own, others) = rest.split_at_mut(piece.count as usize * size);
+            rest = others;
             let mut at = piece.at;
-            while first < end {
-                let n = most.min(end - first);
-                let bytes = match records {
-                    Records::LaidOut(bytes) => &mut bytes[first * size..(first + n) * size],
-                    Records::Parts(records) => {
-                        let bytes = sized(&mut buffer, n * size);
-                        let both = bytes.chunks_exact_mut(size).zip(&records[first..]);
-                        for (bytes, one) in both {
-                            record::lay_out(bytes, one.row, one.key, one.floats);
-                        }
-                        bytes
-                    }
-                };
-                if let Err(cause) = self.write_sealed(piece, at, bytes) {
-                    outcome = Err((piece.directory, cause));
-                    break 'pieces;
-                }
+            for bytes in own.chunks_mut(most) {
+                let written = self.write_sealed(piece, at, bytes);
+                written.map_err(|cause| (piece.directory, cause))?;
                 at += bytes.len() as u64;
-                first += n;
             }
         }
-        self.shared.keep_buffer(buffer);
-        outcome
+        Ok(())
     }
 
     /// Writes records that are laid out from byte `at` on, in a piece that is theirs.
@@ -509,7 +479,7 @@ impl Log {
             found.push((slot, header));
         }
         let records = &mut bytes[..found.len() * size];
-        let places = self.write_all(Records::LaidOut(records));
+        let places = self.write_all(records);
         self.shared.keep_buffer(buffer);
         let places = places?;
         self.shared

@@ -89,7 +89,7 @@ def _list(place: Place, table: Optional[str]) -> Dict[str, Any]:
     checkpoints = []
     for one in _chosen(place, table):
         entry = _head(one)
-        entry["tables"] = [_described(each, one.delta) for each in one.tables]
+        entry["tables"] = [_described(each) for each in one.tables]
         checkpoints.append(entry)
     return {"kind": place.kind, "path": place.path, "checkpoints": checkpoints,
             "leftovers": place.leftovers}
@@ -156,24 +156,20 @@ def _diff(here: Place, there: Place, table: Optional[str], meter: Meter) -> Any:
     for one, other in pairs:
         result = tables.diff(one.directory, other.directory, meter.of("comparing " + one.directory))
         meter.end()
-        slots = _initials(one), _initials(other)
+        described = [tables.describe(each.directory) for each in (one, other)]
+        slots = [{slot["name"]: slot["initial"] for slot in each["slots"]} for each in described]
         result["initials"] = [
             {"name": name, "here": slots[0][name], "there": slots[1][name]}
             for name in slots[0] if name in slots[1] and None not in (
                 slots[0][name], slots[1][name]) and slots[0][name] != slots[1][name]]
         result["equal"] = result["equal"] and not result["initials"]
-        result["removed"] = [tables.removed(each.directory) if delta else None
-                             for each, delta in ((one, first.delta), (other, second.delta))]
+        result["removed"] = [each["removed"] for each in described]
         compared.append(dict(result, name=one.name, here=one.directory, there=other.directory))
     equal = not only_here and not only_there and all(one["equal"] for one in compared)
     return ({"equal": equal, "here": first.directory, "there": second.directory,
              "deltas": [first.delta, second.delta], "only_here": only_here,
              "only_there": only_there, "tables": compared},
             0 if equal else _FAULTY)
-
-
-def _initials(table: SavedTable) -> Dict[str, Optional[float]]:
-    return {slot["name"]: slot["initial"] for slot in tables.describe(table.directory)["slots"]}
 
 
 def _chosen(place: Place, table: Optional[str]) -> List[Checkpoint]:
@@ -204,16 +200,16 @@ def _head(one: Checkpoint) -> Dict[str, Any]:
             "faults": [{"path": path, "message": message} for path, message in one.faults]}
 
 
-def _described(table: SavedTable, delta: bool) -> Dict[str, Any]:
+def _described(table: SavedTable) -> Dict[str, Any]:
     try:
         found = tables.describe(table.directory)
     except tables.TableError as error:
-        found = {"version": None, "rows": None, "dim": None, "slots": [], "parts": [], "bytes": 0,
-                 "history": None, "config": None, "faults": [{"file": ".", "message": str(error)}]}
+        found = {"version": None, "rows": None, "removed": None, "dim": None, "slots": [],
+                 "parts": [], "bytes": 0, "history": None, "config": None,
+                 "faults": [{"file": ".", "message": str(error)}]}
     for fault in found["faults"]:
         fault["path"] = os.path.normpath(os.path.join(table.directory, fault.pop("file")))
-    removed = tables.removed(table.directory) if delta else None
-    return dict(found, name=table.name, path=table.directory, removed=removed)
+    return dict(found, name=table.name, path=table.directory)
 
 
 def _parser() -> argparse.ArgumentParser:

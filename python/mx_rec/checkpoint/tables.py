@@ -3,7 +3,6 @@
 import ctypes
 import json
 import os
-import struct
 from typing import Any, Callable, List, Optional
 
 from mx_rec import plugin
@@ -12,9 +11,6 @@ from mx_rec import plugin
 Tell = Callable[[int, int], None]
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
-
-# An attribute file of keys: how many there are, and the bytes of one.
-_COUNT = struct.Struct("<qq")
 
 
 class TableError(Exception):
@@ -28,7 +24,7 @@ def describe(directory: str) -> Any:
         directory: The table's directory.
 
     Returns:
-        A dict of version, rows, dim, slots, parts, bytes, history, config and faults, as
+        A dict of version, rows, removed, dim, slots, parts, bytes, history, config and faults, as
         include/mx_rec.h has it.
 
     Raises:
@@ -50,19 +46,6 @@ def has_room(capacity: int, described: Any) -> bool:
     """
     config = described["config"] or {}
     return bool(described["rows"] <= capacity or config.get("capacity", capacity + 1) <= capacity)
-
-
-def removed(directory: str) -> Optional[int]:
-    """Returns how many keys a table of a delta takes out; None if its files do not say.
-
-    Args:
-        directory: The table's directory.
-    """
-    try:
-        with open(os.path.join(directory, "removed", "slice.attribute"), "rb") as file:
-            return int(_COUNT.unpack(file.read())[0])
-    except (OSError, struct.error):
-        return None
 
 
 def verify(directory: str, tell: Optional[Tell] = None) -> Any:

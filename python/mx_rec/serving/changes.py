@@ -341,7 +341,11 @@ def _keys_and_rows(path: str) -> Tuple[np.ndarray, np.ndarray]:
 
 
 def _removed_keys(path: str) -> np.ndarray:
-    if not tables.removed(path):
+    try:
+        count = tables.describe(path)["removed"]
+    except tables.TableError as error:
+        raise Unfit(str(error)) from error
+    if not count:
         return np.zeros([0], np.int64)
     return np.fromfile(os.path.join(path, "removed", "slice.data"), "<i8")
 

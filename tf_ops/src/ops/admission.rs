@@ -1,7 +1,9 @@
 //! Ops of admission and eviction: `MxRecObserve`, `MxRecAdmit`, `MxRecSetThreshold`, `MxRecEvict`,
 //! `MxRecTableStats`.
 
-use super::support::{expect_rank, ids, limit, on, table, TableOp, HANDLE, IDS, KEY_TYPE, LIMIT};
+use super::support::{
+    expect_rank, ids, limit, on, on_any, table, PlainOp, HANDLE, IDS, KEY_TYPE, LIMIT,
+};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tables;
 use crate::tf::{Construction, Context, Input, OpKernel};
@@ -192,7 +194,7 @@ impl OpKernel for Admit {
 #[derive(Default)]
 pub(crate) struct SetThreshold;
 
-impl TableOp for SetThreshold {
+impl PlainOp for SetThreshold {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecSetThreshold",
         doc: "Changes how often a key must be counted to get a row. Keys below the threshold that \
@@ -216,15 +218,16 @@ impl TableOp for SetThreshold {
                  admission_sketch_bytes, before the first MxRecObserve.",
         ..OpDef::STATEFUL
     };
-    const TAKES_PARTS: bool = true;
 
-    fn run(context: &Context, table: &Table) -> Result<()> {
-        let value = context.input(1)?.scalar::<i32>()?;
-        let access = u32::try_from(value).map_err(|_| {
-            Error::invalid("the access threshold must not be negative").with("value", value)
-        })?;
-        table.set_access_threshold(access)?;
-        context.set_scalar(0, value)
+    fn run(context: &Context) -> Result<()> {
+        on_any(context, |table| {
+            let value = context.input(1)?.scalar::<i32>()?;
+            let access = u32::try_from(value).map_err(|_| {
+                Error::invalid("the access threshold must not be negative").with("value", value)
+            })?;
+            table.set_access_threshold(access)?;
+            context.set_scalar(0, value)
+        })
     }
 }
 
@@ -232,7 +235,7 @@ impl TableOp for SetThreshold {
 #[derive(Default)]
 pub(crate) struct Evict;
 
-impl TableOp for Evict {
+impl PlainOp for Evict {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecEvict",
         doc: "Lets go of the keys that were not seen for the eviction threshold, counted from the \
@@ -251,11 +254,12 @@ impl TableOp for Evict {
              error stay gone.",
         ..OpDef::STATEFUL
     };
-    const TAKES_PARTS: bool = true;
 
-    fn run(context: &Context, table: &Table) -> Result<()> {
-        let (gone, known) = table.evict()?;
-        context.set(0, context.vector(&[gone as i64, known as i64])?)
+    fn run(context: &Context) -> Result<()> {
+        on_any(context, |table| {
+            let (gone, known) = table.evict()?;
+            context.set(0, context.vector(&[gone as i64, known as i64])?)
+        })
     }
 }
 
@@ -263,7 +267,7 @@ impl TableOp for Evict {
 #[derive(Default)]
 pub(crate) struct Stats;
 
-impl TableOp for Stats {
+impl PlainOp for Stats {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecTableStats",
         doc: "What a table holds, and what has happened to it since it was made.",
@@ -285,10 +289,11 @@ impl TableOp for Stats {
         }],
         ..OpDef::STATEFUL
     };
-    const TAKES_PARTS: bool = true;
 
-    fn run(context: &Context, table: &Table) -> Result<()> {
-        context.set(0, context.vector(&numbers(table))?)
+    fn run(context: &Context) -> Result<()> {
+        on_any(context, |table| {
+            context.set(0, context.vector(&numbers(table))?)
+        })
     }
 }
 

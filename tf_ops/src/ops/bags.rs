@@ -3,16 +3,17 @@
 
 use super::bag_inputs::BagInputs;
 use super::pooled::{BAG_IDS, DIVISORS, ENDS, WEIGHTS};
-use super::support::{expect_rank, ids, IDS, KEY_TYPE};
+use super::support::{expect_rank, ids, PlainOp, IDS, KEY_TYPE};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{self as kernels, Divisor, Error, Result};
 
 /// Ids of one length to bags.
+#[derive(Default)]
 pub(crate) struct BagEnds;
 
-impl OpKernel for BagEnds {
+impl PlainOp for BagEnds {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecBagEnds",
         doc: "The bags of ids that lie along the last dimension.",
@@ -26,11 +27,7 @@ impl OpKernel for BagEnds {
         ..OpDef::STATELESS
     };
 
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
+    fn run(context: &Context) -> Result<()> {
         let dims = context.input(0)?.dims();
         let Some((length, bags)) = dims.split_last() else {
             return Err(Error::invalid("ids must not be a scalar"));
@@ -46,9 +43,10 @@ impl OpKernel for BagEnds {
 }
 
 /// Row splits of ragged ids to bags.
+#[derive(Default)]
 pub(crate) struct RaggedBagEnds;
 
-impl OpKernel for RaggedBagEnds {
+impl PlainOp for RaggedBagEnds {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecRaggedBagEnds",
         doc: "The bags of ragged ids: those of one row belong together.",
@@ -69,11 +67,7 @@ impl OpKernel for RaggedBagEnds {
         ..OpDef::STATELESS
     };
 
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
+    fn run(context: &Context) -> Result<()> {
         let splits = context.input(0)?;
         expect_rank(&splits, 1)?;
         let given = ids(&splits)?;
@@ -91,9 +85,10 @@ impl OpKernel for RaggedBagEnds {
 }
 
 /// Indices of sparse ids to bags.
+#[derive(Default)]
 pub(crate) struct SparseBagEnds;
 
-impl OpKernel for SparseBagEnds {
+impl PlainOp for SparseBagEnds {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecSparseBagEnds",
         doc: "The bags of sparse ids: those of one row belong together.",
@@ -117,11 +112,7 @@ impl OpKernel for SparseBagEnds {
         ..OpDef::STATELESS
     };
 
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
+    fn run(context: &Context) -> Result<()> {
         let (indices, shape) = (context.input(0)?, context.input(1)?);
         expect_rank(&indices, 2)?;
         let (&[rows, _], 2) = (shape.values::<i64>()?, indices.dim(1)) else {
@@ -136,9 +127,10 @@ impl OpKernel for SparseBagEnds {
 }
 
 /// Weights, checked against their ids.
+#[derive(Default)]
 pub(crate) struct BagWeights;
 
-impl OpKernel for BagWeights {
+impl PlainOp for BagWeights {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecBagWeights",
         doc: "Weights as they are, if there is one for each id. Its gradient is that of its \
@@ -165,11 +157,7 @@ impl OpKernel for BagWeights {
         ..OpDef::STATELESS
     };
 
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
+    fn run(context: &Context) -> Result<()> {
         let (weights, ids) = (context.input(0)?, context.input(1)?);
         if weights.dims() != ids.dims() {
             return Err(Error::invalid("weights must have the shape of the ids")

@@ -4,7 +4,7 @@
 use super::cluster::{CONFIG, PART, PARTS};
 use super::cluster_rows::partition;
 use super::file::{paths, PATHS};
-use super::support::{on, HANDLE};
+use super::support::{on, PlainOp, HANDLE};
 use crate::config::Settings;
 use crate::op_def::{Arg, OpDef};
 use crate::tables::{self, Member, MemberReference, Part, MEMBERS, SHARED};
@@ -12,6 +12,7 @@ use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{checkpoint, Kind, Partition, Result};
 use parking_lot::Mutex;
+use std::sync::Arc;
 
 const PART_HANDLE: Arg = Arg {
     doc: "Of MxRecPart.",
@@ -23,50 +24,35 @@ const ROWS: Arg = Arg {
     doc: "Rows of the part.",
 };
 
-/// An op on the part that input 0 stands for.
-macro_rules! part_op {
-    (
-        $(#[$doc:meta])* $type:ident,
-        $def:expr,
-        |$context:ident, $member:ident| $run:expr
-    ) => {
-        $(#[$doc])*
-        pub(crate) struct $type;
-
-        impl OpKernel for $type {
-            const DEF: &'static OpDef = &$def;
-
-            fn create(_: &Construction) -> Result<Self> {
-                Ok(Self)
-            }
-
-            fn compute(&self, $context: &Context) -> Result<()> {
-                let $member = tables::member($context.input(0)?.scalar::<i64>()?)?;
-                $run
-            }
-        }
-    };
+/// The part that input 0 stands for.
+fn member(context: &Context) -> Result<Arc<Member>> {
+    tables::member(context.input(0)?.scalar::<i64>()?)
 }
 
-part_op!(
-    /// An empty part.
-    Init,
-    OpDef {
+/// An empty part.
+#[derive(Default)]
+pub(crate) struct Init;
+
+impl PlainOp for Init {
+    const DEF: &'static OpDef = &OpDef {
         name: "MxRecPartInit",
-        doc: "Makes the part, empty, in the place of whatever the process holds of the table: what \
+        doc:
+            "Makes the part, empty, in the place of whatever the process holds of the table: what \
               the chief does at the start of a job.",
         inputs: &[PART_HANDLE],
         outputs: &[ROWS],
         errors: "`INVALID_ARGUMENT` for a configuration of which no table can be made.",
         ..OpDef::STATEFUL
-    },
-    |context, member| {
+    };
+
+    fn run(context: &Context) -> Result<()> {
+        let member = member(context)?;
         let (name, settings) = (member.name.clone(), member.settings.clone());
         let table = settings.make(Some(name.part))?;
         SHARED.renew(name, settings, Part::new(table));
         context.set_scalar(0, 0_i64)
     }
-);
+}
 
 /// One node of `MxRecPart`; its handle ends with it.
 pub(crate) struct PartNode {
@@ -139,10 +125,12 @@ impl OpKernel for PartNode {
     }
 }
 
-part_op!(
-    /// Reads a part, which waits to be published.
-    StagePart,
-    OpDef {
+/// Reads a part, which waits to be published.
+#[derive(Default)]
+pub(crate) struct StagePart;
+
+impl PlainOp for StagePart {
+    const DEF: &'static OpDef = &OpDef {
         name: "MxRecPartStage",
         doc: "Reads and checks the part's keys out of a table's directory in a checkpoint, \
               whatever the parts were in which it was saved, with their admission history. What \
@@ -151,8 +139,10 @@ part_op!(
         outputs: &[ROWS],
         errors: "those of MxRecLoad.",
         ..OpDef::STATEFUL
-    },
-    |context, member| {
+    };
+
+    fn run(context: &Context) -> Result<()> {
+        let member = member(context)?;
         let (name, settings) = (member.name.clone(), member.settings.clone());
         let (table, input) = (settings.make(Some(name.part))?, context.input(1)?);
         let rows = on(&table, || {
@@ -161,38 +151,47 @@ part_op!(
         SHARED.stage(name, settings, Part::new(table));
         context.set_scalar(0, rows as i64)
     }
-);
+}
 
-part_op!(
-    /// Forgets what was read.
-    Discard,
-    OpDef {
+/// Forgets what was read.
+#[derive(Default)]
+pub(crate) struct Discard;
+
+impl PlainOp for Discard {
+    const DEF: &'static OpDef = &OpDef {
         name: "MxRecPartDiscard",
-        doc: "Forgets what MxRecPartStage has read, after a restore that failed. The part stays as \
+        doc:
+            "Forgets what MxRecPartStage has read, after a restore that failed. The part stays as \
               it is.",
         inputs: &[PART_HANDLE],
         outputs: &[ROWS],
         ..OpDef::STATEFUL
-    },
-    |context, member| {
+    };
+
+    fn run(context: &Context) -> Result<()> {
+        let member = member(context)?;
         SHARED.discard(&member.name);
         context.set_scalar(0, 0_i64)
     }
-);
+}
 
-part_op!(
-    /// Opens what was read.
-    Publish,
-    OpDef {
+/// Opens what was read.
+#[derive(Default)]
+pub(crate) struct Publish;
+
+impl PlainOp for Publish {
+    const DEF: &'static OpDef = &OpDef {
         name: "MxRecPartPublish",
         doc: "Opens what MxRecPartStage has read, in the place of whatever the process holds.",
         inputs: &[PART_HANDLE],
         outputs: &[ROWS],
         errors: "`ABORTED` if nothing waits: the process was started again meanwhile.",
         ..OpDef::STATEFUL
-    },
-    |context, member| {
+    };
+
+    fn run(context: &Context) -> Result<()> {
+        let member = member(context)?;
         let published = SHARED.publish(&member.name)?;
         context.set_scalar(0, published.table.len() as i64)
     }
-);
+}

@@ -1,12 +1,12 @@
 //! Ops that write a table to files and read it back: `MxRecSave`, `MxRecLoad`.
 
 use super::lists::{flag, Tensors};
-use super::support::{on, table, TableOp, HANDLE};
+use super::support::{on, on_any, table, PlainOp, HANDLE};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tables;
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{checkpoint, Error, Kind, Result, Table};
+use mx_rec_kernels::{checkpoint, Error, Kind, Result};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -58,7 +58,7 @@ pub(super) const PATHS: Arg = Arg {
 #[derive(Default)]
 pub(crate) struct Save;
 
-impl TableOp for Save {
+impl PlainOp for Save {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecSave",
         doc: "Writes all keys, embeddings and slots, and the admission history if there is one, \
@@ -103,37 +103,39 @@ impl TableOp for Save {
              the chief need a common file system.",
         ..OpDef::STATEFUL
     };
-    const TAKES_PARTS: bool = true;
 
-    fn run(context: &Context, table: &Table) -> Result<()> {
-        let (handle, input) = (context.input(0)?.scalar::<i64>()?, context.input(1)?);
-        let dir = path(&input)?;
-        let has_parent = || dir.parent().is_some_and(Path::is_dir);
-        if let Some(part) = tables::member(handle).ok().filter(|_| !has_parent()) {
-            return Err(Error::new(
-                Kind::NotFound,
-                "the directory that the chief made for the save is not there: the chief and all \
-                 parameter servers need a common file system",
-            )
-            .with("path", dir.display())
-            .with("part", part.name.part.part()));
-        }
-        let since = context.input(2)?.scalar::<i64>()?;
-        let saved = if since == -1 {
-            checkpoint::save(table, pool()?, dir)?
-        } else {
-            let number = |value: i64, name: &str| {
-                u32::try_from(value).map_err(|_| {
-                    Error::invalid(format!("{name} must be 0 to 4294967295")).with("value", value)
-                })
+    fn run(context: &Context) -> Result<()> {
+        on_any(context, |table| {
+            let (handle, input) = (context.input(0)?.scalar::<i64>()?, context.input(1)?);
+            let dir = path(&input)?;
+            let has_parent = || dir.parent().is_some_and(Path::is_dir);
+            if let Some(part) = tables::member(handle).ok().filter(|_| !has_parent()) {
+                return Err(Error::new(
+                    Kind::NotFound,
+                    "the directory that the chief made for the save is not there: the chief and \
+                     all parameter servers need a common file system",
+                )
+                .with("path", dir.display())
+                .with("part", part.name.part.part()));
+            }
+            let since = context.input(2)?.scalar::<i64>()?;
+            let saved = if since == -1 {
+                checkpoint::save(table, pool()?, dir)?
+            } else {
+                let number = |value: i64, name: &str| {
+                    u32::try_from(value).map_err(|_| {
+                        Error::invalid(format!("{name} must be 0 to 4294967295"))
+                            .with("value", value)
+                    })
+                };
+                let least = number(context.input(3)?.scalar::<i64>()?, "least")?;
+                let since = number(since, "since")?;
+                checkpoint::save_delta(table, pool()?, dir, since, least)?
             };
-            let least = number(context.input(3)?.scalar::<i64>()?, "least")?;
-            let since = number(since, "since")?;
-            checkpoint::save_delta(table, pool()?, dir, since, least)?
-        };
-        context.set_scalar(0, saved.rows as i64)?;
-        context.set_scalar(1, i64::from(saved.epoch))?;
-        context.set_scalar(2, saved.removed as i64)
+            context.set_scalar(0, saved.rows as i64)?;
+            context.set_scalar(1, i64::from(saved.epoch))?;
+            context.set_scalar(2, saved.removed as i64)
+        })
     }
 }
 

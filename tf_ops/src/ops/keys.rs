@@ -2,11 +2,11 @@
 
 use super::fields::slots;
 use super::lists::{length, Tensors};
-use super::support::{expect_row_each, ids, on, table, TableOp, HANDLE, IDS, KEY_TYPE};
+use super::support::{expect_row_each, ids, on, table, PlainOp, HANDLE, IDS, KEY_TYPE};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{Result, SlotValues, Table};
+use mx_rec_kernels::{Result, SlotValues};
 
 /// Sets rows and slots.
 pub(crate) struct Assign {
@@ -103,7 +103,7 @@ impl OpKernel for Assign {
 #[derive(Default)]
 pub(crate) struct Remove;
 
-impl TableOp for Remove {
+impl PlainOp for Remove {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecRemove",
         doc: "Removes keys with their rows and slots; the memory is used again, at once or when \
@@ -119,9 +119,11 @@ impl TableOp for Remove {
         ..OpDef::STATEFUL
     };
 
-    fn run(context: &Context, table: &Table) -> Result<()> {
-        let input = context.input(1)?;
-        let removed = table.remove(ids(&input)?)?;
-        context.set_scalar(0, removed as i64)
+    fn run(context: &Context) -> Result<()> {
+        let (table, input) = (table(context)?, context.input(1)?);
+        on(&table, || {
+            let removed = table.remove(ids(&input)?)?;
+            context.set_scalar(0, removed as i64)
+        })
     }
 }

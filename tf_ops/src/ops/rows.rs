@@ -1,7 +1,7 @@
 //! Ops on rows that are tensors: `MxRecRestore`, `MxRecReduce`, `MxRecReduceColumns`.
 
 use super::lists::length;
-use super::support::{columns, expect_one_each, expect_rank};
+use super::support::{columns, expect_one_each, expect_rank, PlainOp};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
@@ -29,9 +29,10 @@ pub(super) const ROWS_GRAD: Arg = Arg {
 };
 
 /// Rows to embeddings.
+#[derive(Default)]
 pub(crate) struct Restore;
 
-impl OpKernel for Restore {
+impl PlainOp for Restore {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecRestore",
         doc: "Spreads the rows of distinct keys over the ids of the batch. Its gradient is \
@@ -47,11 +48,7 @@ impl OpKernel for Restore {
         ..OpDef::STATELESS
     };
 
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
+    fn run(context: &Context) -> Result<()> {
         let (rows, inverse) = (context.input(0)?, context.input(1)?);
         expect_rank(&rows, 2)?;
         let dim = rows.dim(1);
@@ -126,9 +123,10 @@ impl OpKernel for ReduceColumns {
 }
 
 /// Gradients of embeddings to gradients of rows.
+#[derive(Default)]
 pub(crate) struct Reduce;
 
-impl OpKernel for Reduce {
+impl PlainOp for Reduce {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecReduce",
         doc: "Sums the gradients of ids that share a row, in the order in which they occur. Its \
@@ -148,11 +146,7 @@ impl OpKernel for Reduce {
         ..OpDef::STATELESS
     };
 
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
+    fn run(context: &Context) -> Result<()> {
         let (grad, inverse, offsets) = (context.input(0)?, context.input(1)?, context.input(2)?);
         let dim = expect_one_each(&grad, &inverse)?;
         expect_rank(&offsets, 1)?;

@@ -55,34 +55,32 @@ pub(super) fn limit(construction: &Construction) -> Result<Option<usize>> {
     Ok(usize::try_from(limit).ok().filter(|&limit| limit > 0))
 }
 
-/// An op that keeps nothing between two runs and works on the table that input 0 names. Its errors
-/// name the table.
-pub(crate) trait TableOp: Default + Send + Sync + 'static {
+/// An op that keeps nothing between two runs.
+pub(crate) trait PlainOp: Default + Send + Sync + 'static {
     /// What it is.
     const DEF: &'static OpDef;
-    /// Whether the table may be a part that a parameter server holds.
-    const TAKES_PARTS: bool = false;
 
     /// Runs it. Outputs are set last; after an error none is.
-    fn run(context: &Context, table: &Table) -> Result<()>;
+    fn run(context: &Context) -> Result<()>;
 }
 
-impl<O: TableOp> OpKernel for O {
-    const DEF: &'static OpDef = <O as TableOp>::DEF;
+impl<O: PlainOp> OpKernel for O {
+    const DEF: &'static OpDef = <O as PlainOp>::DEF;
 
     fn create(_: &Construction) -> Result<Self> {
         Ok(O::default())
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
-        let find = if O::TAKES_PARTS {
-            tables::get_any
-        } else {
-            tables::get
-        };
-        let table = found(context, find)?;
-        on(&table, || O::run(context, &table))
+        O::run(context)
     }
+}
+
+/// Runs `work` on the table that input 0 names, or on the part that a parameter server holds. Its
+/// error names the table.
+pub(super) fn on_any(context: &Context, work: impl FnOnce(&Table) -> Result<()>) -> Result<()> {
+    let table = found(context, tables::get_any)?;
+    on(&table, || work(&table))
 }
 
 /// The table that input 0 names.

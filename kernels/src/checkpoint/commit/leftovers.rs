@@ -80,14 +80,15 @@ fn followed(place: &Place) -> io::Result<BTreeSet<String>> {
         if !is_of(&name, place.base()) || !exists(&place.parent.join(delta.index())) {
             continue;
         }
-        while let Some(content) = content_of(&delta) {
+        while let Some(content) = delta.manifest() {
             let previous = content.get("previous");
             let said = |member: &str| previous?.get(member)?.as_str();
             let (Some(directory), Some(id)) = (said("directory"), said("id")) else {
                 break;
             };
             let next = place.beside(directory);
-            let is_it = content_of(&next).is_some_and(|other| other.get("id") == Some(&id.into()));
+            let other = next.manifest();
+            let is_it = other.is_some_and(|other| other.get("id") == Some(&id.into()));
             if !is_it || !found.insert(directory.to_owned()) {
                 break;
             }
@@ -95,12 +96,6 @@ fn followed(place: &Place) -> io::Result<BTreeSet<String>> {
         }
     }
     Ok(found)
-}
-
-/// The manifest of a directory of tables, `None` where none can be read.
-fn content_of(place: &Place) -> Option<Value> {
-    let text = fs::read(place.path().join(MANIFEST)).ok()?;
-    serde_json::from_slice(&text).ok()
 }
 
 /// Removes temporary files of TensorFlow that are older than this process.
@@ -158,7 +153,7 @@ fn tell_removal(path: &Path, steps: &mut Steps<'_>) {
 fn lacks_variables(place: &Place) -> bool {
     let manifest = place.path().join(MANIFEST);
     // Others are of another version, or were saved without variables.
-    content_of(place).is_some_and(|content| {
+    place.manifest().is_some_and(|content| {
         let had_variables = content.get("dense").and_then(Value::as_bool) == Some(true);
         let save = content.get("staging").and_then(Value::as_str);
         let is_dead = save.map_or_else(

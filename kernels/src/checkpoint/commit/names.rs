@@ -107,11 +107,15 @@ impl Place {
         format!("{}.index", self.checkpoint())
     }
 
+    /// The manifest of the directory, `None` where none can be read.
+    pub(super) fn manifest(&self) -> Option<Value> {
+        let text = fs::read(self.path().join(MANIFEST)).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
     /// Which save made the directory; `None` where it does not say.
     pub(super) fn token(&self) -> Option<String> {
-        let text = fs::read(self.path().join(MANIFEST)).ok()?;
-        let content: Value = serde_json::from_slice(&text).ok()?;
-        content.get("staging")?.as_str().map(str::to_owned)
+        self.manifest()?.get("staging")?.as_str().map(str::to_owned)
     }
 }
 

@@ -43,20 +43,20 @@ pub fn manifest(dir: &Path, content: &Map<String, Value>) -> Outcome<String> {
 /// Size and checksum of the manifest of the table in `dir`, which bind it to its checkpoint.
 fn seal_of(dir: &Path) -> Result<Value> {
     let manifest = Manifest::read(dir)?;
-    let Some((seal, files)) = manifest.and_then(|one| one.seal.zip(one.files)) else {
+    let Some((seal, files)) = manifest.seal.zip(manifest.files) else {
         return Err(Error::new(Kind::NotFound, "a saved table has no manifest")
             .with("path", dir.join(MANIFEST).display()));
     };
     for file in files {
         let path = dir.join(&file.path);
         let bytes = named(fs::metadata(&path), "find a saved file", &path)?.len();
-        if bytes != file.bytes {
+        if bytes != file.seal.bytes {
             return Err(damaged("a saved file has another size", &path)
                 .with("bytes", bytes)
-                .with("expected", file.bytes));
+                .with("expected", file.seal.bytes));
         }
     }
-    Ok(json!({"bytes": seal.bytes, "crc32c": format!("{:08x}", seal.crc32c)}))
+    Ok(json!(seal))
 }
 
 /// JSON with sorted members, an indent of 1 and ASCII only, and a line feed at the end.

@@ -1,15 +1,13 @@
 //! Compares two tables by key: the order of rows does not matter.
 
-use super::super::format::{cut_off, damaged};
-use super::super::parts::open;
+use super::super::block::Column;
+use super::super::format::damaged;
+use super::describe::layout;
 use super::history::{compare, HistoryDifference};
 use super::keys::{room, sort, Keys};
-use super::layout::{Layout, PartFile};
-use super::stream::{keys, values_of, Progress, Stream};
+use super::progress::{keys, values_of, Progress};
 use crate::{Error, Kind, Result, RowDtype};
 use serde::Serialize;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Bytes of each part of the first table that are compared at a time.
@@ -76,21 +74,26 @@ pub fn diff(
     there: &Path,
     tell: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<Difference> {
-    let (first, second) = (Layout::sound(here)?, Layout::sound(there)?);
-    let size = |layout: &Layout| layout.parts.iter().map(|part| part.bytes).sum::<u64>();
+    let (mut first, mut second) = (layout(here)?.sound()?, layout(there)?.sound()?);
+    let (mut keys_here, parts_here) = split(first.columns())?;
+    let (mut keys_there, parts_there) = split(second.columns())?;
     // The second table's rows are read where they are needed: its keys count here.
-    let key_bytes = second.parts.first().map_or(0, |part| part.bytes);
-    let known = |layout: &Layout| layout.history.as_ref().map_or(0, |found| found.bytes);
-    let total = size(&first).saturating_add(key_bytes);
-    let known = known(&first).saturating_add(known(&second));
-    let mut progress = Progress::new(total.saturating_add(known), tell);
-    let mut index = Index::read(&second, &mut progress)?;
+    let files = parts_here.iter().chain([&keys_here, &keys_there]);
+    let total = files.map(|column| column.file.size);
+    let known = [&first, &second].map(|layout| layout.history.as_ref());
+    let known = known
+        .into_iter()
+        .flatten()
+        .map(|found| found.records.bytes());
+    let total = total.chain(known).fold(0, u64::saturating_add);
+    let mut progress = Progress::new(total, tell);
+    let mut index = Index::read(&mut keys_there, &mut progress)?;
 
     let dims = (first.dim.unwrap_or(0), second.dim.unwrap_or(0));
-    let names = |layout: &Layout, other: &Layout| -> Vec<String> {
-        let lacks = |part: &&PartFile| other.parts.iter().all(|has| has.name != part.name);
-        let parts = layout.parts.iter().filter(lacks);
-        parts.map(|part| part.name.clone()).collect()
+    let names = |columns: &[Column], others: &[Column]| -> Vec<String> {
+        let lacks = |column: &&Column| others.iter().all(|has| has.name != column.name);
+        let columns = columns.iter().filter(lacks);
+        columns.map(|column| column.name.clone()).collect()
     };
     let mut difference = Difference {
         equal: false,
@@ -100,36 +103,36 @@ pub fn diff(
         only_there: Keys::default(),
         differing: Keys::default(),
         parts: Vec::new(),
-        parts_only_here: names(&first, &second),
-        parts_only_there: names(&second, &first),
+        parts_only_here: names(&parts_here, &parts_there),
+        parts_only_there: names(&parts_there, &parts_here),
         history: None,
     };
     let mut pairs = Vec::new();
     if dims.0 == dims.1 {
-        for part in first.parts.iter().skip(1) {
-            if let Some(other) = second.parts.iter().find(|other| other.name == part.name) {
-                if values(part) != values(other) {
-                    return Err(Error::invalid("the rows have values in different numbers")
-                        .with("part", &part.name)
-                        .with("path", here.display())
-                        .with("type", form(part))
-                        .with("other_path", there.display())
-                        .with("other_type", form(other)));
-                }
-                pairs.push(Pair::open(part, other)?);
+        for part in parts_here {
+            let Some(other) = parts_there.iter().find(|other| other.name == part.name) else {
+                continue;
+            };
+            if part.count() != other.count() {
+                return Err(Error::invalid("the rows have values in different numbers")
+                    .with("part", &part.name)
+                    .with("path", here.display())
+                    .with("type", form(&part))
+                    .with("other_path", there.display())
+                    .with("other_type", form(other)));
             }
+            pairs.push(Pair::of(part, other));
         }
     }
     let width = dims.0.saturating_mul(4).max(1);
     let window = (WINDOW_BYTES / width).clamp(1, WINDOW_ROWS);
     let mut left = difference.rows.0;
-    let mut stream = Stream::open(&key_part(&first)?.path)?;
     let (mut bytes, mut window_keys) = (Vec::new(), Vec::new());
     while left > 0 {
         let count = left.min(window);
         left -= count;
         bytes.resize(count as usize * 8, 0);
-        stream.read_exact(&mut bytes)?;
+        keys_here.file.read_exact(&mut bytes)?;
         window_keys.clear();
         window_keys.extend(keys(&bytes));
         let matched = index.find(&window_keys, here, &mut difference.only_here)?;
@@ -137,7 +140,7 @@ pub fn diff(
         let mut differs = vec![false; window_keys.len()];
         for pair in &mut pairs {
             pair.compare(&window_keys, &matched, &mut differs)?;
-            progress.advance(count.saturating_mul(pair.width) as usize)?;
+            progress.advance(count.saturating_mul(pair.here.width) as usize)?;
         }
         for (key, differs) in window_keys.iter().zip(&differs) {
             if *differs {
@@ -152,11 +155,7 @@ pub fn diff(
     }
     drop(index);
     difference.parts = pairs.into_iter().map(|pair| pair.found).collect();
-    difference.history = compare(
-        first.history.as_ref(),
-        second.history.as_ref(),
-        &mut progress,
-    )?;
+    difference.history = compare(first.history, second.history, &mut progress)?;
     difference.equal = dims.0 == dims.1
         && difference.only_here.count + difference.only_there.count + difference.differing.count
             == 0
@@ -169,32 +168,28 @@ pub fn diff(
     Ok(difference)
 }
 
-fn key_part(layout: &Layout) -> Result<&PartFile> {
+/// The keys and the other parts of a table.
+fn split(columns: Vec<Column>) -> Result<(Column, Vec<Column>)> {
+    let mut columns = columns.into_iter();
     let none = || Error::new(Kind::Internal, "a table has no keys");
-    layout.parts.first().ok_or_else(none)
+    Ok((columns.next().ok_or_else(none)?, columns.collect()))
 }
 
 /// The keys of a table with the positions of their rows, sorted: 16 bytes each.
 struct Index(Vec<(i64, u64)>);
 
 impl Index {
-    fn read(layout: &Layout, progress: &mut Progress) -> Result<Index> {
-        let part = key_part(layout)?;
-        let (file, bytes) = open(&part.path)?;
-        let mut entries: Vec<(i64, u64)> = room(bytes / 8, &part.path)?;
-        let mut stream = Stream::new(&part.path, file);
-        loop {
-            let block = stream.next()?;
-            if block.is_empty() {
-                break;
-            }
+    fn read(column: &mut Column, progress: &mut Progress) -> Result<Index> {
+        let file = &mut column.file;
+        let mut entries: Vec<(i64, u64)> = room(file.size / 8, &file.path)?;
+        file.each_block(&mut |block| {
             for key in keys(block) {
                 entries.push((key, entries.len() as u64));
             }
-            let bytes = block.len();
-            progress.advance(bytes)?;
-        }
-        sort(&mut entries, &part.path)?;
+            progress.advance(block.len())?;
+            Ok(true)
+        })?;
+        sort(&mut entries, &file.path)?;
         Ok(Index(entries))
     }
 
@@ -231,14 +226,8 @@ impl Index {
 
 /// One part in both tables.
 struct Pair<'a> {
-    here: Stream,
-    there: File,
-    there_path: &'a Path,
-    /// Here and there.
-    dtypes: [RowDtype; 2],
-    /// Bytes of a row here and there.
-    width: u64,
-    other_width: u64,
+    here: Column,
+    there: &'a Column,
     found: PartDifference,
     largest: f64,
     window: Vec<u8>,
@@ -246,30 +235,31 @@ struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    fn open(here: &PartFile, there: &'a PartFile) -> Result<Pair<'a>> {
-        Ok(Pair {
-            here: Stream::open(&here.path)?,
-            there: open(&there.path)?.0,
-            there_path: &there.path,
-            dtypes: [here.dtype, there.dtype],
-            width: here.width.unwrap_or(0),
-            other_width: there.width.unwrap_or(0),
+    fn of(here: Column, there: &'a Column) -> Pair<'a> {
+        Pair {
             found: PartDifference {
                 name: here.name.clone(),
                 rows: 0,
                 largest: Some(0.0),
                 key: None,
             },
+            here,
+            there,
             largest: 0.0,
             window: Vec::new(),
             run: Vec::new(),
-        })
+        }
+    }
+
+    /// The types of the values here and there.
+    fn dtypes(&self) -> [RowDtype; 2] {
+        [self.here.dtype, self.there.dtype]
     }
 
     /// Whether two rows have the same values: the same bits as they are in the files, or as float32
     /// if these have different types.
     fn are_equal(&self, here: &[u8], there: &[u8]) -> bool {
-        let [dtype, other] = self.dtypes;
+        let [dtype, other] = self.dtypes();
         if dtype == other {
             return here == there;
         }
@@ -285,9 +275,9 @@ impl<'a> Pair<'a> {
         matched: &[(u64, usize)],
         differs: &mut [bool],
     ) -> Result<()> {
-        let (width, row_bytes) = (self.other_width, self.width as usize);
+        let (width, row_bytes) = (self.there.width, self.here.width as usize);
         self.window.resize(keys.len().saturating_mul(row_bytes), 0);
-        self.here.read_exact(&mut self.window)?;
+        self.here.file.read_exact(&mut self.window)?;
         let mut rest = matched;
         while let Some(&(start, _)) = rest.first() {
             let mut last = start;
@@ -304,9 +294,8 @@ impl<'a> Pair<'a> {
             rest = later;
             self.run
                 .resize((last - start + 1).saturating_mul(width) as usize, 0);
-            self.there
-                .read_exact_at(&mut self.run, start.saturating_mul(width))
-                .map_err(|cause| cut_off(cause, self.there_path))?;
+            let start_byte = start.saturating_mul(width);
+            self.there.file.read_at(&mut self.run, start_byte)?;
             for (position, at) in run {
                 let offset = (position - start) as usize * width as usize;
                 let there = self.run.get(offset..offset + width as usize);
@@ -320,7 +309,7 @@ impl<'a> Pair<'a> {
                 if let Some(differs) = differs.get_mut(*at) {
                     *differs = true;
                 }
-                let largest = largest(self.dtypes, here, there);
+                let largest = largest(self.dtypes(), here, there);
                 self.found.rows += 1;
                 if largest > self.largest || self.found.key.is_none() {
                     self.largest = largest;
@@ -336,14 +325,9 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// How many values a row has in a part.
-fn values(part: &PartFile) -> u64 {
-    part.width.unwrap_or(0) / part.dtype.bytes() as u64
-}
-
 /// What the values of a part are.
-fn form(part: &PartFile) -> String {
-    format!("{} {}", values(part), part.dtype)
+fn form(column: &Column) -> String {
+    format!("{} {}", column.count(), column.dtype)
 }
 
 /// The largest absolute difference of two rows; infinite beside a value that is not finite.

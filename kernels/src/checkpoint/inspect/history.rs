@@ -1,14 +1,11 @@
 //! What a table's files say of admission: thresholds, what is known of a key, and how it differs
 //! from another table's.
 
-use super::super::format::{damaged, RECORDS, THRESHOLDS};
-use super::super::history::{read_thresholds, Files, Records};
-use super::super::manifest::Manifest;
+use super::super::history::Found;
 use super::keys::{room, sort, Keys};
-use super::stream::Progress;
-use crate::{Error, Result};
+use super::progress::Progress;
+use crate::Result;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
 
 /// The history of a table, but for what is known of each key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -59,121 +56,88 @@ impl HistoryDifference {
     }
 }
 
-/// A history on disk whose thresholds and sizes are good.
-#[derive(Clone, Debug)]
-pub(super) struct Found {
-    pub(super) history: HistoryFacts,
-    pub(super) records: PathBuf,
-    /// Bytes of the records.
-    pub(super) bytes: u64,
+/// What a history is, but for what is known of each key.
+pub(super) fn facts(found: &Found) -> HistoryFacts {
+    let settings = &found.settings;
+    HistoryFacts {
+        keys: found.records.left,
+        access: settings.access,
+        configured_access: settings.configured,
+        eviction: settings.eviction,
+        counting: settings.counting,
+        latest: settings.latest,
+    }
 }
 
-/// Finds the history in the directory of a table; none if there is none, or if something is wrong
-/// with it, which `fault` is told.
-pub(super) fn find(
-    dir: &Path,
-    manifest: &Manifest,
-    fault: &mut dyn FnMut(&Error),
-) -> Option<Found> {
-    let lists = |name: &str| {
-        let files = manifest.files.as_ref()?;
-        Some(files.iter().any(|file| file.path == name))
-    };
-    let files = Files::find(dir, &lists)?;
-    let mut is_whole = true;
-    for name in [THRESHOLDS, RECORDS] {
-        if lists(name) == Some(false) {
-            let error = damaged("the manifest does not list this file", &dir.join(name));
-            fault(&error);
-            is_whole = false;
-        }
-    }
-    let thresholds = read_thresholds(&files.thresholds).map_err(|error| fault(&error));
-    let records = Records::open(&files.records).map_err(|error| fault(&error));
-    let (Ok((access, eviction, counting)), Ok(records), true) = (thresholds, records, is_whole)
-    else {
-        return None;
-    };
-    Some(Found {
-        history: HistoryFacts {
-            keys: records.left,
-            access,
-            configured_access: manifest.configured.unwrap_or(Some(access)),
-            eviction,
-            counting,
-            latest: records.latest,
-        },
-        records: files.records,
-        bytes: records.bytes(),
-    })
+/// What is known of a key. Memory: some MiB.
+///
+/// # Errors
+/// As `Records::next`, and `Io` if the caller wants no more.
+pub(super) fn seen(
+    found: Found,
+    wanted: i64,
+    progress: &mut Progress,
+) -> Result<Option<KeyHistory>> {
+    let mut seen = None;
+    each(found, progress, &mut |key, found| {
+        seen = seen.or((key == wanted).then_some(found));
+        seen.is_none()
+    })?;
+    Ok(seen)
 }
 
-impl Found {
-    /// What is known of a key. Memory: some MiB.
-    ///
-    /// # Errors
-    /// As [`Records::next`], and `Io` if the caller wants no more.
-    pub(super) fn seen(&self, wanted: i64, progress: &mut Progress) -> Result<Option<KeyHistory>> {
-        let mut seen = None;
-        self.each(progress, &mut |key, found| {
-            seen = seen.or((key == wanted).then_some(found));
-            Ok(seen.is_none())
-        })?;
-        Ok(seen)
-    }
-
-    /// Calls `f` with every key until it answers false.
-    fn each(
-        &self,
-        progress: &mut Progress,
-        f: &mut dyn FnMut(i64, KeyHistory) -> Result<bool>,
-    ) -> Result<()> {
-        let mut records = Records::open(&self.records)?;
-        let mut known = Vec::new();
-        while records.left > 0 {
-            let before = records.bytes();
-            records.next(&mut known)?;
-            for &(key, seen) in &known {
-                let (count, last) = (seen.count, seen.last);
-                if !f(key, KeyHistory { count, last })? {
-                    return Ok(());
-                }
+/// Calls `f` with every key until it answers false.
+fn each(
+    mut found: Found,
+    progress: &mut Progress,
+    f: &mut dyn FnMut(i64, KeyHistory) -> bool,
+) -> Result<()> {
+    let records = &mut found.records;
+    let mut known = Vec::new();
+    while records.left > 0 {
+        let before = records.bytes();
+        records.next(&mut known)?;
+        for &(key, seen) in &known {
+            let (count, last) = (seen.count, seen.last);
+            if !f(key, KeyHistory { count, last }) {
+                return Ok(());
             }
-            progress.advance((before - records.bytes()) as usize)?;
         }
-        Ok(())
+        progress.advance((before - records.bytes()) as usize)?;
     }
+    Ok(())
+}
 
-    /// All keys, ascending: 16 bytes each.
-    fn sorted(&self, progress: &mut Progress) -> Result<Vec<(i64, KeyHistory)>> {
-        let mut all: Vec<(i64, KeyHistory)> = room(self.history.keys, &self.records)?;
-        self.each(progress, &mut |key, seen| {
-            all.push((key, seen));
-            Ok(true)
-        })?;
-        sort(&mut all, &self.records)?;
-        Ok(all)
-    }
+/// All keys, ascending: 16 bytes each.
+fn sorted(found: Found, progress: &mut Progress) -> Result<Vec<(i64, KeyHistory)>> {
+    let path = found.records.file.path.clone();
+    let mut all: Vec<(i64, KeyHistory)> = room(found.records.left, &path)?;
+    each(found, progress, &mut |key, seen| {
+        all.push((key, seen));
+        true
+    })?;
+    sort(&mut all, &path)?;
+    Ok(all)
 }
 
 /// Compares two histories; none if neither table has one. Memory: 16 bytes for each key of both.
 pub(super) fn compare(
-    here: Option<&Found>,
-    there: Option<&Found>,
+    here: Option<Found>,
+    there: Option<Found>,
     progress: &mut Progress,
 ) -> Result<Option<HistoryDifference>> {
     if here.is_none() && there.is_none() {
         return Ok(None);
     }
-    let mut sorted = |found: Option<&Found>| match found {
-        Some(found) => found.sorted(progress),
-        None => Ok(Vec::new()),
-    };
-    let (one, other) = (sorted(here)?, sorted(there)?);
-    let history = |found: Option<&Found>| found.map(|found| found.history.clone());
+    let [(here, one), (there, other)] = [here, there].map(|found| {
+        let history = found.as_ref().map(facts);
+        let sorted = found.map_or(Ok(Vec::new()), |found| sorted(found, progress));
+        (history, sorted)
+    });
+    let (one, other) = (one?, other?);
     let mut difference = HistoryDifference {
-        here: history(here),
-        there: history(there),
+        here,
+        there,
         only_here: Keys::default(),
         only_there: Keys::default(),
         differing: Keys::default(),

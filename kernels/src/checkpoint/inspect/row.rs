@@ -1,13 +1,11 @@
 //! Finds the row of one key.
 
-use super::super::format::cut_off;
-use super::super::parts::open;
-use super::history::KeyHistory;
-use super::layout::{Layout, PartFile};
-use super::stream::{keys, values_of, Progress, Stream};
+use super::super::block::Column;
+use super::describe::layout;
+use super::history::{seen, KeyHistory};
+use super::progress::{keys, values_of, Progress};
 use crate::Result;
 use serde::{Serialize, Serializer};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// A float that JSON can tell: a number with as few digits as its bits need, or `"NaN"`,
@@ -52,24 +50,26 @@ pub struct Row {
 /// # Errors
 /// `NotFound`, `DataLoss` or `Io` with the file's path.
 pub fn row(dir: &Path, key: i64, tell: &mut dyn FnMut(u64, u64) -> bool) -> Result<Option<Row>> {
-    let layout = Layout::sound(dir)?;
-    let Some((key_part, float_parts)) = layout.parts.split_first() else {
+    let mut layout = layout(dir)?.sound()?;
+    let mut columns = layout.columns().into_iter();
+    let Some(mut key_column) = columns.next() else {
         return Ok(None);
     };
-    let (file, bytes) = open(&key_part.path)?;
-    let known = layout.history.as_ref().map_or(0, |found| found.bytes);
-    let mut progress = Progress::new(bytes.saturating_add(known), tell);
-    let mut stream = Stream::new(&key_part.path, file);
-    let position = position(&mut stream, key, &mut progress)?;
+    let known = layout
+        .history
+        .as_ref()
+        .map_or(0, |found| found.records.bytes());
+    let mut progress = Progress::new(key_column.file.size.saturating_add(known), tell);
+    let position = position(&mut key_column, key, &mut progress)?;
     let parts = match position {
         Some(position) => {
-            let parts = float_parts.iter().map(|part| values(part, position));
+            let parts = columns.map(|column| values(&column, position));
             parts.collect::<Result<_>>()?
         }
         None => Vec::new(),
     };
-    let seen = match &layout.history {
-        Some(found) => found.seen(key, &mut progress)?,
+    let seen = match layout.history {
+        Some(found) => seen(found, key, &mut progress)?,
         None => None,
     };
     let row = Row {
@@ -81,30 +81,26 @@ pub fn row(dir: &Path, key: i64, tell: &mut dyn FnMut(u64, u64) -> bool) -> Resu
 }
 
 /// The place of a key among all keys, if it is there.
-fn position(stream: &mut Stream, key: i64, progress: &mut Progress) -> Result<Option<u64>> {
-    let mut before: u64 = 0;
-    loop {
-        let block = stream.next()?;
-        if block.is_empty() {
-            return Ok(None);
+fn position(column: &mut Column, key: i64, progress: &mut Progress) -> Result<Option<u64>> {
+    let (mut position, mut before) = (None, 0);
+    column.file.each_block(&mut |block| {
+        let at = keys(block).position(|found| found == key);
+        position = at.map(|at| before + at as u64);
+        before += block.len() as u64 / 8;
+        if position.is_none() {
+            progress.advance(block.len())?;
         }
-        if let Some(at) = keys(block).position(|found| found == key) {
-            return Ok(Some(before.saturating_add(at as u64)));
-        }
-        let bytes = block.len();
-        before = before.saturating_add(bytes as u64 / 8);
-        progress.advance(bytes)?;
-    }
+        Ok(position.is_none())
+    })?;
+    Ok(position)
 }
 
-fn values(part: &PartFile, position: u64) -> Result<PartValues> {
-    let width = part.width.unwrap_or(0);
-    let (file, _) = open(&part.path)?;
-    let mut bytes = vec![0; usize::try_from(width).unwrap_or(0)];
-    file.read_exact_at(&mut bytes, position.saturating_mul(width))
-        .map_err(|cause| cut_off(cause, &part.path))?;
+fn values(column: &Column, position: u64) -> Result<PartValues> {
+    let mut bytes = vec![0; usize::try_from(column.width).unwrap_or(0)];
+    let start = position.saturating_mul(column.width);
+    column.file.read_at(&mut bytes, start)?;
     Ok(PartValues {
-        name: part.name.clone(),
-        values: values_of(part.dtype, &bytes).map(Number).collect(),
+        name: column.name.clone(),
+        values: values_of(column.dtype, &bytes).map(Number).collect(),
     })
 }

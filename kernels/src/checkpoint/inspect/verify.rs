@@ -1,15 +1,14 @@
 //! Reads every file of a table and tells all that is wrong.
 
-use super::super::block::{check_size, check_sum};
+use super::super::file::SavedFile;
 use super::super::format::damaged;
-use super::super::manifest::Recorded;
-use super::super::parts::open;
+use super::super::layout::Layout;
+use super::describe::{layout, Fault};
 use super::keys::room;
-use super::layout::{Fault, Layout};
-use super::stream::{keys, Progress, Stream};
+use super::progress::{keys, Progress};
 use crate::{Error, Result, PADDING};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What was read, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -38,9 +37,7 @@ pub struct Report {
 /// # Errors
 /// As [`super::describe`], and `Io` if `tell` wants no more.
 pub fn verify(dir: &Path, tell: &mut dyn FnMut(u64, u64) -> bool) -> Result<Report> {
-    let layout = Layout::read(dir)?;
-    let mut faults = layout.faults.clone();
-    let files = files(dir, &layout, &mut faults);
+    let mut layout = layout(dir)?;
     let mut report = Report {
         version: layout.manifest.version,
         rows: layout.rows,
@@ -49,43 +46,35 @@ pub fn verify(dir: &Path, tell: &mut dyn FnMut(u64, u64) -> bool) -> Result<Repo
         checksums: 0,
         faults: Vec::new(),
     };
-    let mut opened = Vec::new();
-    for file in &files {
-        match open(&file.path) {
-            Ok((open, size)) => opened.push((file, open, size)),
-            // The layout may have said it already.
-            Err(error) => push(&mut faults, Fault::of(dir, &error)),
+    let (files, refused) = files(dir, &mut layout);
+    let mut faults = Vec::new();
+    let mut fault = |error: &Error| {
+        let fault = Fault::of(dir, error);
+        // The layout may have said it already.
+        if !faults.contains(&fault) {
+            faults.push(fault);
         }
-    }
-    let total = opened
-        .iter()
-        .fold(0, |sum: u64, (.., size)| sum.saturating_add(*size));
-    let mut progress = Progress::new(total, tell);
-    for (file, open, size) in opened {
-        let mut stream = Stream::new(&file.path, open);
-        let read = check(file, &mut stream, size, &mut progress);
+    };
+    layout.errors.iter().chain(&refused).for_each(&mut fault);
+    let sizes = files.iter().map(|(file, _)| file.size);
+    let mut progress = Progress::new(sizes.fold(0, u64::saturating_add), tell);
+    for (mut file, holds) in files {
+        let read = check(&mut file, holds, &mut progress);
         if progress.stopped() {
             return read.map(|_| report);
         }
         match read {
             Ok(found) => {
                 report.files += 1;
-                report.bytes = report.bytes.saturating_add(size);
-                report.checksums += u64::from(file.recorded.is_some());
-                faults.extend(found.iter().map(|error| Fault::of(dir, error)));
+                report.bytes = report.bytes.saturating_add(file.size);
+                report.checksums += u64::from(file.expected.is_some());
+                found.iter().for_each(&mut fault);
             }
-            Err(error) => push(&mut faults, Fault::of(dir, &error)),
+            Err(error) => fault(&error),
         }
     }
     report.faults = faults;
     Ok(report)
-}
-
-/// A file to read.
-struct Wanted<'a> {
-    path: PathBuf,
-    recorded: Option<&'a Recorded>,
-    holds: Holds,
 }
 
 /// What is checked in a file beside its size and checksum.
@@ -99,111 +88,69 @@ enum Holds {
     Records,
 }
 
-/// The data files of the layout, then what else the manifest lists.
-fn files<'a>(dir: &Path, layout: &'a Layout, faults: &mut Vec<Fault>) -> Vec<Wanted<'a>> {
-    let listed = layout.manifest.files.as_deref();
-    let mut files: Vec<Wanted<'a>> = Vec::new();
-    for (at, part) in layout.parts.iter().enumerate() {
-        let recorded = listed
-            .unwrap_or_default()
-            .iter()
-            .find(|recorded| dir.join(&recorded.path) == part.path);
-        if listed.is_some() && recorded.is_none() {
-            let error = damaged("the manifest does not list this file", &part.path);
-            faults.push(Fault::of(dir, &error));
-        }
-        files.push(Wanted {
-            path: part.path.clone(),
-            recorded,
-            holds: if at == 0 { Holds::Keys } else { Holds::Other },
-        });
-    }
+/// The data files of the layout, then what else the manifest lists; and what is wrong with those
+/// that cannot be read.
+fn files(dir: &Path, layout: &mut Layout) -> (Vec<(SavedFile, Holds)>, Vec<Error>) {
+    let mut files: Vec<(SavedFile, Holds)> = Vec::new();
+    let mut errors = Vec::new();
+    let holds = std::iter::once(Holds::Keys).chain(std::iter::repeat(Holds::Other));
+    let data = layout.parts.drain(..).map(|part| part.file);
+    files.extend(
+        data.zip(holds)
+            .filter_map(|(file, holds)| Some((file?, holds))),
+    );
     if let Some(found) = &layout.history {
-        let is_it = |recorded: &&Recorded| dir.join(&recorded.path) == found.records;
-        files.push(Wanted {
-            path: found.records.clone(),
-            recorded: listed.unwrap_or_default().iter().find(is_it),
-            holds: Holds::Records,
-        });
-    }
-    for recorded in listed.unwrap_or_default() {
-        let path = dir.join(&recorded.path);
-        if files.iter().any(|file| file.path == path) {
-            continue;
+        let records = &found.records.file;
+        match SavedFile::open(&records.path, records.expected) {
+            Ok(file) => files.push((file, Holds::Records)),
+            Err(error) => errors.push(error),
         }
-        if !recorded.is_inside() {
-            let error = damaged(
-                "the manifest lists a file outside of the table",
-                &layout.manifest.path,
-            );
-            faults.push(Fault::of(dir, &error.with("file", &recorded.path)));
-            continue;
+    }
+    for recorded in layout.manifest.files.as_deref().unwrap_or_default() {
+        let file = match recorded.below(dir) {
+            Ok(path) if files.iter().any(|(file, _)| file.path == path) => continue,
+            Ok(path) => SavedFile::open(&path, Some(recorded.seal)),
+            Err(error) => Err(error),
+        };
+        match file {
+            Ok(file) => files.push((file, Holds::Other)),
+            Err(error) => errors.push(error),
         }
-        files.push(Wanted {
-            path,
-            recorded: Some(recorded),
-            holds: Holds::Other,
-        });
     }
-    files
-}
-
-/// Adds a fault unless that file has the same one.
-fn push(faults: &mut Vec<Fault>, fault: Fault) {
-    if !faults.contains(&fault) {
-        faults.push(fault);
-    }
+    (files, errors)
 }
 
 /// Reads one file; returns what is wrong with its content.
-fn check(
-    file: &Wanted,
-    stream: &mut Stream,
-    size: u64,
-    progress: &mut Progress,
-) -> Result<Vec<Error>> {
+fn check(file: &mut SavedFile, holds: Holds, progress: &mut Progress) -> Result<Vec<Error>> {
     let mut faults = Vec::new();
-    let mut crc = 0;
-    let mut length: u64 = 0;
+    let mut words: u64 = 0;
     let mut negative: u64 = 0;
-    let per_key = match file.holds {
+    let per_key = match holds {
         Holds::Other => None,
         Holds::Keys => Some(8),
         Holds::Records => Some(24),
     };
-    let mut found = room(per_key.map_or(0, |bytes| size / bytes), &file.path)?;
-    loop {
-        let block = stream.next()?;
-        if block.is_empty() {
-            break;
-        }
-        if file.recorded.is_some() {
-            crc = crc32c::crc32c_append(crc, block);
-        }
-        match file.holds {
+    let mut found = room(per_key.map_or(0, |bytes| file.size / bytes), &file.path)?;
+    file.each_block(&mut |block| {
+        match holds {
             Holds::Other => {}
             Holds::Keys => found.extend(keys(block)),
             Holds::Records => {
                 // Every third word behind the first is a key.
-                let words = keys(block).zip(length / 8..);
-                for (word, at) in words.filter(|(_, at)| *at > 0) {
+                for (word, at) in keys(block).zip(words..).filter(|(_, at)| *at > 0) {
                     if at % 3 == 1 {
                         found.push(word);
                     } else if word < 0 {
                         negative += 1;
                     }
                 }
+                words += block.len() as u64 / 8;
             }
         }
-        length = length.saturating_add(block.len() as u64);
-        let bytes = block.len();
-        progress.advance(bytes)?;
-    }
-    if let Some(recorded) = file.recorded {
-        let compared = check_size(&file.path, recorded, length)
-            .and_then(|()| check_sum(&file.path, recorded, crc));
-        faults.extend(compared.err());
-    }
+        progress.advance(block.len())?;
+        Ok(true)
+    })?;
+    faults.extend(file.finish().err());
     if negative > 0 {
         let error = damaged("counts or times are negative", &file.path);
         faults.push(error.with("times", negative));

@@ -13,14 +13,13 @@
 
 pub(super) mod exchange;
 
-use crate::batch::distinct::{self, Distinct};
+use crate::batch::distinct::Distinct;
 use crate::index::Index;
 use crate::mem::NONE;
 use crate::stores::{again, shortage, Lent, Pinned, Planned, SideRows};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Mutex, RwLock};
 use crate::table::disk::exchange::{has_all, Need, Wanted, WantedRows};
-use crate::table::engine::LockedIndex;
 use crate::table::group::OneTable;
 use crate::table::keys::Keys;
 use crate::table::rows::content::Content;
@@ -29,7 +28,7 @@ use crate::table::rows::flight::divide;
 use crate::table::rows::tier::Tier;
 use crate::table::{Table, TierStats};
 use crate::{Error, Ids, Kind, Pool, Result};
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 
 /// Rows of several tables that stay in memory while their locks are taken; empty for tables without
 /// a tier.
@@ -104,41 +103,6 @@ impl Table {
         }
         let offsets: Vec<i64> = offsets.flatten().copied().collect();
         self.bring_in_offsets(pool, tier, &offsets)
-    }
-
-    /// Gives the distinct keys of a batch offsets, and new ones rows, and runs a verb on them with
-    /// the index locked, and with rows that were there before in memory. It is run again if others
-    /// were faster. A table without a tier: [`Table::resolve`] and the verb.
-    ///
-    /// # Errors
-    /// Those of [`Table::resolve`] and of the verb, and what the disk says.
-    pub(in crate::table) fn resolve_with_rows<O: DerefMut<Target = [i64]>, T>(
-        &self,
-        pool: &Pool,
-        ids: Ids<'_>,
-        limit: Option<usize>,
-        inverse: &mut [i32],
-        room: impl Fn(usize) -> O,
-        mut verb: impl FnMut(LockedIndex<'_>, O, &[i32]) -> Result<T>,
-    ) -> Result<T> {
-        until_there(|lacking| {
-            let Some(tier) = self.tier_in_use(lacking.is_some()) else {
-                let (index, offsets) = self.resolve(pool, ids, true, limit, inverse, &room)?;
-                return verb(index, offsets, inverse);
-            };
-            self.expect_ids(ids.len())?;
-            let batch = (ids, distinct::Wanted::Keys);
-            let found = self.look_up(pool, &self.index().read(), batch, inverse, &room);
-            self.expect_at_most(limit, found.distinct.keys)?;
-            let _held = self.bring_in_found(pool, tier, &[&found.distinct], Need::Lookup)?;
-            let index = self.index().read();
-            let found = match found.version == index.version() {
-                true => found,
-                false => self.look_up(pool, &index, batch, inverse, &room),
-            };
-            let (index, offsets) = self.enter(pool, index, ids, inverse, &room, found)?;
-            verb(index, offsets, inverse)
-        })
     }
 
     /// Runs a verb that knows only while it runs which of `keys` get rows, with the rows in memory
@@ -410,7 +374,7 @@ pub(in crate::table) fn hold_all<'o>(
 }
 
 /// Refuses to go on with rows that others have sent to disk since they were made, so that
-/// [`Table::resolve_with_rows`] begins again.
+/// [`until_there`] begins again.
 pub(in crate::table) fn expect_all(content: &Content, offsets: &[i64]) -> Result<()> {
     match has_all(content, offsets) {
         true => Ok(()),

@@ -11,7 +11,7 @@ use crate::pool::{ranges, Parts};
 use crate::stores::{HalfRows, Part, RowPart, Waiting};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::table::disk::expect_all;
-use crate::table::engine::{zeros, LockedIndex};
+use crate::table::engine::LockedIndex;
 use crate::table::rows::content::{Content, Places};
 use crate::table::rows::offset::Unfit;
 use crate::table::{LookupGradients, SlotValues, Table};
@@ -62,10 +62,10 @@ impl Table {
         };
         // Before new keys get rows.
         self.expect_slots(&self.content().read(), &specs)?;
-        let verb = |index: LockedIndex<'_>, offsets: Vec<i64>, inverse: &[i32]| {
+        let verb = |index: LockedIndex<'_>, offsets: &[i64], inverse: &[i32]| {
             let mut content = self.content().write();
             drop(index);
-            expect_all(&content, &offsets)?;
+            expect_all(&content, offsets)?;
             let places = self.named(content.slots_for(&specs))?;
             let slots = places.into_iter().zip(slots.iter().map(|slot| slot.values));
             let values: Vec<(Place, &[f32])> = once((content.layout.embedding(), rows))
@@ -74,11 +74,11 @@ impl Table {
             self.overwrite(
                 pool,
                 &mut content,
-                (ids, &offsets, inverse),
+                (ids, offsets, inverse),
                 (&values, rounding),
             )
         };
-        self.resolve_with_rows(pool, ids, None, &mut vec![0; ids.len()], zeros, verb)
+        self.with_rows_of(pool, ids, None, &mut vec![0; ids.len()], verb)
     }
 
     /// How values of a checkpoint are rounded whose types, as which they are `saved`, are not the

@@ -102,7 +102,7 @@ impl Table {
     fn stale_rows(&self, latest: u32) -> Result<Vec<u64>> {
         let rows = self.content().read().store.rows();
         let words = rows.div_ceil(64);
-        let mut stale = self.reserved(words, ("rows", rows))?;
+        let mut stale = self.reserved(words, "words")?;
         stale.resize(words, 0_u64);
         for start in (0..rows).step_by(ROWS) {
             if let Some(history) = self.history().read().as_deref() {

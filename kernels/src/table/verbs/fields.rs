@@ -266,9 +266,10 @@ impl Table {
     pub fn start_slots(&self, pool: &Pool, slots: &[SlotSpec]) -> Result<u64> {
         let snapshot = self.snapshot();
         let rows = snapshot.rows() as usize;
-        let mut keys = self.reserved(rows, ("rows", rows))?;
-        snapshot.for_each_row(&mut |key, _| {
-            keys.push(key);
+        let mut keys = self.reserved(rows, "rows")?;
+        snapshot.windows(pool, &|_| true, &mut |window| {
+            let entries = (0..window.len()).filter_map(|at| window.entry(at));
+            keys.extend(entries.map(|(key, _)| key));
             Ok(())
         })?;
         drop(snapshot);

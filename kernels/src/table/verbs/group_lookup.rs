@@ -1,4 +1,5 @@
-//! The keys of many tables at once: every batch of a group gets its offsets, or none does.
+//! From keys to rows, of one table or of many at once: every batch of a group gets its offsets, or
+//! none does.
 
 use crate::batch::distinct::{Distinct, Wanted};
 use crate::index::Index;
@@ -27,7 +28,9 @@ pub struct IdsOf<'a> {
 
 /// A batch, and what is known of it so far.
 struct Batch<'a> {
-    ids: IdsOf<'a>,
+    table: &'a Table,
+    ids: Ids<'a>,
+    inverse: &'a mut [i32],
     /// What the index had when its version was so.
     found: Option<(u64, Distinct<Lines>)>,
     /// What the rows of its keys are rounded by.
@@ -41,6 +44,40 @@ struct Created {
 }
 
 impl Table {
+    /// De-duplicates `ids` and gives each distinct key its offset.
+    ///
+    /// Returns the offsets in order of first occurrence; `inverse[i]` is the position in them of
+    /// `ids[i]`, or -1 for padding and, with `create == false`, for unknown keys. An offset is
+    /// greater than 0. A key has the same offset, good in any number of copies, until its row is
+    /// removed or moved or the content is replaced.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `inverse` is not as long as `ids`, there are 2^31 ids or more, or more
+    /// distinct keys than `limit`; `ResourceExhausted` if new rows would exceed the budget. A
+    /// failed call leaves the table as it was.
+    pub fn id_offset(
+        &self,
+        pool: &Pool,
+        ids: Ids<'_>,
+        create: bool,
+        limit: Option<usize>,
+        inverse: &mut [i32],
+    ) -> Result<Vec<i64>> {
+        if create {
+            return self.with_rows_of(pool, ids, limit, inverse, |_, offsets, _| {
+                Ok(offsets.to_vec())
+            });
+        }
+        self.length("inverse", inverse.len(), ids.len())?;
+        self.expect_ids(ids.len())?;
+        let room = |n| vec![0; n];
+        let index = self.index().read();
+        let mut found = (self.keys()).distinct(pool, &index, ids, Wanted::Rows, inverse, room);
+        self.expect_at_most(limit, found.keys)?;
+        self.rows().stamp(&mut found.offsets);
+        Ok(found.offsets)
+    }
+
     /// [`Table::id_offset`] that creates, of several batches at once, in any number of tables;
     /// `limit` holds for each batch. The offsets come as leases: those that the batches would give
     /// one after the other.
@@ -52,44 +89,73 @@ impl Table {
         group: Vec<IdsOf<'_>>,
         limit: Option<usize>,
     ) -> Result<Vec<Lease>> {
-        for one in &group {
-            let n = one.ids.len();
-            one.table.length("inverse", one.inverse.len(), n)?;
-            one.table.expect_ids(n)?;
-        }
         let arcs: Vec<&Arc<Table>> = group.iter().map(|one| one.table).collect();
-        let tables = by_address(arcs.iter().map(|table| &***table));
         let batches = group.into_iter();
-        let mut batches: Vec<Batch<'_>> = batches
-            .map(|ids| Batch {
-                ids,
-                found: None,
-                folded: None,
-            })
-            .collect();
-        let mut held = until_there(|lacking| {
-            let _rows = bring_in(pool, &tables, &mut batches, limit, lacking.is_some())?;
-            let mut held = look_up(pool, &tables, &mut batches, limit)?;
-            create(pool, &tables, &mut held, &mut batches)?;
-            Ok(held)
-        })?;
-        // Nothing can fail any more.
-        let leases = arcs.iter().zip(batches).map(|(table, batch)| {
-            let offsets = batch
-                .found
-                .map_or_else(|| Lines::new(0), |(_, found)| found.offsets);
-            let offsets = Arc::new(offsets);
-            let known = Known {
-                are_distinct: true,
-                folded: batch.folded,
-            };
-            table.register(&offsets, known);
-            table.leased(offsets)
-        });
-        let leases = leases.collect();
-        held.clear();
-        Ok(leases)
+        let batches = batches.map(|one| Batch::new(one.table, one.ids, one.inverse));
+        with_rows(pool, batches.collect(), limit, |pinned, held, batches| {
+            // Nothing can fail any more, and leases have pins of their own.
+            drop(pinned);
+            let leases = arcs.iter().zip(batches).map(|(table, batch)| {
+                let offsets = Arc::new(batch.take_offsets());
+                let known = Known {
+                    are_distinct: true,
+                    folded: batch.folded.take(),
+                };
+                table.register(&offsets, known);
+                table.leased(offsets)
+            });
+            let leases = leases.collect();
+            drop(held);
+            Ok(leases)
+        })
     }
+
+    /// Gives the distinct keys of a batch offsets, and new ones rows, and runs a verb on them and
+    /// on the inverse with the index locked, and with the rows in memory that were there before. It
+    /// is run again if others were faster.
+    ///
+    /// # Errors
+    /// Those of [`Table::id_offset`] and of the verb, and what the disk says.
+    pub(super) fn with_rows_of<T>(
+        &self,
+        pool: &Pool,
+        ids: Ids<'_>,
+        limit: Option<usize>,
+        inverse: &mut [i32],
+        mut verb: impl FnMut(LockedIndex<'_>, &[i64], &[i32]) -> Result<T>,
+    ) -> Result<T> {
+        let batch = Batch::new(self, ids, inverse);
+        with_rows(pool, vec![batch], limit, |_pinned, mut held, batches| {
+            let (index, batch) = (held.remove(0), &mut batches[0]);
+            let offsets = batch.take_offsets();
+            let done = verb(index, &offsets, batch.inverse);
+            self.rows().buffers().keep(offsets);
+            done
+        })
+    }
+}
+
+/// Gives the distinct keys of batches offsets, and new ones rows, and runs a verb with the indexes
+/// of their tables locked, in the order of the tables' addresses. The verb gets the pins of rows
+/// that were brought in, takes the offsets, and is run again if it lacks rows in memory.
+fn with_rows<'a, T>(
+    pool: &Pool,
+    mut batches: Vec<Batch<'a>>,
+    limit: Option<usize>,
+    mut verb: impl FnMut(Held, Vec<LockedIndex<'a>>, &mut [Batch<'a>]) -> Result<T>,
+) -> Result<T> {
+    for one in &batches {
+        let n = one.ids.len();
+        one.table.length("inverse", one.inverse.len(), n)?;
+        one.table.expect_ids(n)?;
+    }
+    let tables = by_address(batches.iter().map(|one| one.table));
+    until_there(|lacking| {
+        let pinned = bring_in(pool, &tables, &mut batches, limit, lacking.is_some())?;
+        let mut held = look_up(pool, &tables, &mut batches, limit)?;
+        create(pool, &tables, &mut held, &mut batches)?;
+        verb(pinned, held, &mut batches)
+    })
 }
 
 /// Brings the rows of batches into memory that may be on disk, and makes room for new ones.
@@ -187,7 +253,7 @@ fn look_up_stale(
     each_undivided(
         pool,
         with_the_same_ids(stale),
-        |same| same.first().map_or(0, |one| one.batch.ids.ids.len()) * (same.len() + 1) / 2,
+        |same| same.first().map_or(0, |one| one.batch.ids.len()) * (same.len() + 1) / 2,
         |pool, same| {
             if let Some(keys) = keys {
                 look_up_same(pool, keys, same, limit, &failure);
@@ -298,7 +364,7 @@ fn with_the_same_ids<'b, 'a>(
     let mut known = SetsOfIds::default();
     let mut sets: Vec<Vec<Asked<'b, 'a>>> = Vec::new();
     for one in batches {
-        match sets.get_mut(known.number_of(one.batch.ids.ids)) {
+        match sets.get_mut(known.number_of(one.batch.ids)) {
             Some(set) => set.push(one),
             None => sets.push(vec![one]),
         }
@@ -322,31 +388,44 @@ fn look_up_same(
         true => Wanted::Occurrences,
         false => Wanted::Keys,
     };
-    let (own, index) = (&mut first.batch.ids, first.index);
+    let (own, index) = (&mut *first.batch, first.index);
     let room = |n| own.table.rows().buffers().take(n);
     let mut found = keys.distinct(pool, index, own.ids, wanted, own.inverse, room);
     let (distinct, _) = std::mem::take(&mut found.list);
     let checked = own.table.expect_at_most(limit, found.keys);
-    first.batch.folded = own.table.folded_keys(own.ids, own.inverse, found.keys);
-    first.batch.found = Some((first.index.version(), found));
+    own.folded = own.table.folded_keys(own.ids, own.inverse, found.keys);
+    own.found = Some((index.version(), found));
     failure.note(first.member, checked);
     for other in same {
-        let IdsOf {
-            table,
-            ids,
-            inverse,
-        } = &mut other.batch.ids;
-        inverse.copy_from_slice(first.batch.ids.inverse);
-        other.batch.folded = table.folded_keys(*ids, inverse, distinct.len());
+        let one = other.batch;
+        let table = one.table;
+        one.inverse.copy_from_slice(own.inverse);
+        one.folded = table.folded_keys(one.ids, one.inverse, distinct.len());
         let buffer = table.rows().buffers().take(distinct.len());
         let found = Keys::rows_of(pool, other.index, &distinct, buffer);
         let checked = table.expect_at_most(limit, found.keys);
-        other.batch.found = Some((other.index.version(), found));
+        one.found = Some((other.index.version(), found));
         failure.note(other.member, checked);
     }
 }
 
-impl Batch<'_> {
+impl<'a> Batch<'a> {
+    fn new(table: &'a Table, ids: Ids<'a>, inverse: &'a mut [i32]) -> Batch<'a> {
+        Batch {
+            table,
+            ids,
+            inverse,
+            found: None,
+            folded: None,
+        }
+    }
+
+    /// The offsets that were found: afterwards nothing is.
+    fn take_offsets(&mut self) -> Lines {
+        let found = self.found.take();
+        found.map_or_else(|| Lines::new(0), |(_, found)| found.offsets)
+    }
+
     /// Whether some of its keys have no row.
     fn lacks_rows(&self) -> bool {
         let found = self.found.as_ref();

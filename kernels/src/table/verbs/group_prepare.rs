@@ -6,7 +6,6 @@ use crate::index::Index;
 use crate::mem::Lines;
 use crate::stores::Pinned;
 use crate::table::disk::Held;
-use crate::table::engine::LookedUp;
 use crate::table::group::{by_address, each, each_undivided, places, OneTable, LEAST};
 use crate::table::keys::same_ids::SetsOfIds;
 use crate::table::keys::Keys;
@@ -65,8 +64,9 @@ struct Member<'a> {
     is_current: bool,
 }
 
-/// What a table has for a batch, and its pins if there was room for it.
-type Brought = (LookedUp<Lines>, Option<Pinned>);
+/// What a table had for a batch when the version of its index was so, and its pins if there was
+/// room for it.
+type Brought = (u64, Distinct<Lines>, Option<Pinned>);
 
 impl Member<'_> {
     /// Whether some of its keys have no row.
@@ -250,22 +250,19 @@ fn bring_in(pool: &Pool, same: &mut SameIds<'_>, brought: &mut Held) -> Option<B
     let wanted = same.wanted();
     let (&(_, first), others) = same.members.split_first()?;
     let room = |n| first.rows().buffers().take(n);
-    let found = first.look_up(
-        pool,
-        &first.index().read(),
-        (ids, wanted),
-        same.inverse,
-        &room,
-    );
-    let pinned = first.bring_in_ahead(pool, &found.distinct);
-    let keys = &found.distinct.list.0;
+    let index = first.index().read();
+    let version = index.version();
+    let found = (first.keys()).distinct(pool, &index, ids, wanted, same.inverse, room);
+    drop(index);
+    let pinned = first.bring_in_ahead(pool, &found);
+    let keys = &found.list.0;
     for &(_, table) in others.iter().filter(|(_, table)| has_to(table)) {
         let buffer = table.rows().buffers().take(keys.len());
         let found = Keys::rows_of(pool, &table.index().read(), keys, buffer);
         brought.push(table.bring_in_ahead(pool, &found));
         table.rows().buffers().keep(found.offsets);
     }
-    Some((found, pinned))
+    Some((version, found, pinned))
 }
 
 /// Makes the ids of each set distinct, with the working memory of `keys`, and looks the distinct
@@ -298,12 +295,12 @@ fn look_up<'i>(
         |pool, (start, same, first, (ahead, distinct))| {
             let (index, ids, wanted) = (index_of(*start), same.ids, same.wanted());
             let mut found = match ahead.take() {
-                Some((found, pinned)) if found.version == index.version() => {
+                Some((version, found, pinned)) if version == index.version() => {
                     (first.pinned, first.is_current) = (pinned, true);
-                    found.distinct
+                    found
                 }
                 stale => {
-                    first.pinned = stale.and_then(|(_, pinned)| pinned);
+                    first.pinned = stale.and_then(|(.., pinned)| pinned);
                     let room = |n| first.table.rows().buffers().take(n);
                     keys.distinct(pool, index, ids, wanted, same.inverse, room)
                 }

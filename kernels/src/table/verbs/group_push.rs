@@ -5,7 +5,6 @@ use crate::index::Index;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::Mutex;
 use crate::table::disk::Held;
-use crate::table::engine::zeros;
 use crate::table::group::{by_address, each, places, LEAST};
 use crate::table::rows::content::Content;
 use crate::table::verbs::apply::Keyed;
@@ -230,7 +229,8 @@ impl<'a> Update<'_, 'a> {
             let mut inverse = vec![0; one.keys.len()];
             let ids = Ids::I64(one.keys);
             let keys = table.keys();
-            let found = keys.distinct(pool, index, ids, Wanted::Rows, &mut inverse, zeros);
+            let room = |n| vec![0; n];
+            let found = keys.distinct(pool, index, ids, Wanted::Rows, &mut inverse, room);
             let mut offsets = found.offsets;
             match table.history().read().as_deref() {
                 _ if one.births.is_some() => {}

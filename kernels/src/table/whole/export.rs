@@ -2,13 +2,14 @@
 
 use crate::halves::Place;
 use crate::index::Index;
+use crate::mem::reserved;
 use crate::optim::Steps;
 use crate::stores::{ReadRows, SideRows, Tiered};
 use crate::sync::{RwLockReadGuard, RwLockWriteGuard};
 use crate::table::rows::content::Content;
 use crate::table::rows::layout::Layout;
 use crate::table::Table;
-use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
+use crate::{Pool, Result, SlotSpec, PADDING};
 use std::iter::once;
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -166,7 +167,7 @@ impl Snapshot<'_> {
     ) -> Result<()> {
         let rows = self.content.store.rows();
         let size = WINDOW.max(rows.div_ceil(PASSES)).min(rows);
-        let mut keys = self.table.reserved(size, ("rows", size))?;
+        let mut keys = self.table.reserved(size, "rows")?;
         for start in (0..rows).step_by(size.max(1)) {
             keys.clear();
             keys.resize_with(size.min(rows - start), || AtomicI64::new(PADDING));
@@ -312,21 +313,11 @@ impl Table {
         }
     }
 
-    /// An empty list with room for `n` values, which are those of so many rows or keys.
+    /// An empty list with room for `n` values, one for each of `what`.
     ///
     /// # Errors
     /// `ResourceExhausted` if the system gives no memory.
-    pub(in crate::table) fn reserved<T>(
-        &self,
-        n: usize,
-        (what, count): (&'static str, usize),
-    ) -> Result<Vec<T>> {
-        let mut list = Vec::new();
-        list.try_reserve_exact(n).map_err(|_| {
-            Error::new(Kind::ResourceExhausted, "the system gives no memory")
-                .with("table", &self.config().name)
-                .with(what, count)
-        })?;
-        Ok(list)
+    pub(in crate::table) fn reserved<T>(&self, n: usize, what: &'static str) -> Result<Vec<T>> {
+        self.named(reserved(n, "the system gives no memory", what))
     }
 }

@@ -143,7 +143,7 @@ impl Loading<'_> {
     /// # Errors
     /// `ResourceExhausted` without memory for their list.
     pub fn remove(&mut self, keys: &[i64]) -> Result<()> {
-        let mut rows = self.table.reserved(keys.len(), ("keys", keys.len()))?;
+        let mut rows = self.table.reserved(keys.len(), "keys")?;
         let found = keys.iter().map(|&key| self.index.remove(key));
         rows.extend(found.filter(|&row| row != NONE));
         if !rows.is_empty() {

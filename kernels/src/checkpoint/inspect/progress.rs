@@ -1,13 +1,9 @@
-//! Files in blocks, with a caller who is told how far it is and may stop it.
+//! What comes out of files in blocks: how far the reading is, of which the caller is told and may
+//! stop it, and the keys and values in them.
 
-use super::super::format::{cut_off, refused, BLOCK_BYTES};
-use super::super::parts::open;
 use crate::halves::from_bytes;
 use crate::simd::Level;
 use crate::{Error, Kind, Result, RowDtype};
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
 
 /// How far a long reading is. The caller is told `(bytes done, bytes in all)` and answers whether
 /// to go on.
@@ -45,50 +41,6 @@ impl<'a> Progress<'a> {
     /// Whether the caller stopped it: then an error is not the file's.
     pub(super) fn stopped(&self) -> bool {
         self.stopped
-    }
-}
-
-/// A file that is read from its start in blocks of at most 1 MiB.
-pub(super) struct Stream {
-    path: PathBuf,
-    file: File,
-    block: Vec<u8>,
-}
-
-impl Stream {
-    pub(super) fn new(path: &Path, file: File) -> Stream {
-        Stream {
-            path: path.to_owned(),
-            file,
-            block: Vec::new(),
-        }
-    }
-
-    /// Opens a plain file.
-    pub(super) fn open(path: &Path) -> Result<Stream> {
-        Ok(Stream::new(path, open(path)?.0))
-    }
-
-    /// The next bytes, as many as there are until `BLOCK_BYTES`; none at the end.
-    pub(super) fn next(&mut self) -> Result<&[u8]> {
-        self.block.resize(BLOCK_BYTES, 0);
-        let mut filled = 0;
-        while let Some(rest) = self.block.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-            match self.file.read(rest) {
-                Ok(0) => break,
-                Ok(count) => filled += count,
-                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
-                Err(cause) => return Err(refused("read a file", &self.path, cause)),
-            }
-        }
-        self.block.truncate(filled);
-        Ok(&self.block)
-    }
-
-    /// Fills `bytes` from where the last read ended.
-    pub(super) fn read_exact(&mut self, bytes: &mut [u8]) -> Result<()> {
-        let read = self.file.read_exact(bytes);
-        read.map_err(|cause| cut_off(cause, &self.path))
     }
 }
 
