@@ -14,14 +14,13 @@ from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical
 from mx_rec.edits.replacing import extensible, replace_waiting
 from mx_rec.edits.wiring import (change_of, forbid_dropped_feeds, forget_variables, gate_of,
                                  in_place_of, on_device, run_instead)
-from mx_rec.ops import library
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
 from mx_rec.stock.admission import RowRules, SavedHistory, rules_of
 from mx_rec.stock.analysis import VARIABLES, plan_variables, with_ids
 from mx_rec.stock.planned import StockVariable, table_name
 from mx_rec.stock.changes import change
-from mx_rec.stock.dense import Filling, make_filling, set_all, start_slot
+from mx_rec.stock.dense import Filling, clear_op, make_filling, set_all
 from mx_rec.stock.late import late_ops
 from mx_rec.stock.lift import lift
 from mx_rec.stock.nodes import Nodes
@@ -31,7 +30,7 @@ from mx_rec.stock.pieces import fuse
 from mx_rec.stock.retired import refuse_retired, retired_ops
 from mx_rec.stock.rows import Rows, SlotRows
 from mx_rec.stock.savers import ops_of, renewable_savers
-from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_op, refuse_start,
+from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_parts, refuse_start,
                                       update_together)
 from mx_rec.stock.servers import HERE, Servers
 from mx_rec.tensorflow.graph_def import without_nodes
@@ -162,7 +161,7 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool, needs: Needs = 
     cleared = {}  # type: Dict[str, tf.Operation]
     done.extend(_convert(graph, rows, filling, fused, objects, places, cleared, servers)
                 for rows, filling in found)
-    bring_to_worker(graph, on_servers, servers)
+    bring_to_worker(on_servers, servers)
     forbid_dropped_feeds(graph)
     setattr(graph, CONVERTED, done)
     if found:
@@ -316,7 +315,8 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
         rows.read(read)
     if plan.table not in cleared:
         with graph.as_default(), graph.control_dependencies(None):
-            cleared[plan.table] = clear_op(table, servers) if plan.on_servers else _clear(table)
+            cleared[plan.table] = clear_parts(table, servers) if plan.on_servers \
+                else clear_op(table)
     clear = cleared[plan.table]
     if plan.sets_rows:
         value = graph.get_operation_by_name(plan.assigns[0]).inputs[1]
@@ -344,7 +344,7 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
             if start is None:
                 with graph.as_default():
                     start = refuse_start(table, slot, servers) if plan.on_servers \
-                        else start_slot(table, slot)
+                        else clear_op(table, slot)
                 run_instead(initializer, start)
             _pass_on(objects[slot.variable], start)
     made = ConvertedVariable(plan, table, *places_of(places, plan), filling,
@@ -352,13 +352,6 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
     made.objects.update(forget_variables(
         graph, [plan.name] + [slot.variable for slot in plan.slots]))
     return made
-
-
-def _clear(table: Table) -> tf.Operation:
-    """Adds the op that empties a table of this process, in the default graph."""
-    with tf.device("/cpu:0"), \
-            tf.compat.v1.name_scope(table.variable.op.name + "//table/"):
-        return library().mx_rec_clear(table.handle, [], [], name="initialize").op
 
 
 def _pass_on(variable: Any, initializer: tf.Operation) -> None:

@@ -128,19 +128,20 @@ def each_chunk(count: int, chunk: int,
         back_prop=False, name="fill", return_same_structure=True)[0].op
 
 
-def start_slot(table: Table, slot: Any) -> tf.Operation:
-    """Adds the op that sets a slot of all rows of a table to what it starts at.
+def clear_op(table: Table, slot: Any = None) -> tf.Operation:
+    """Adds the op that empties a table, or sets a slot of all of its rows to what it starts at.
 
-    One op does it: another one of the same run may empty the table meanwhile.
+    One op sets it: another one of the same run may empty the table meanwhile.
 
     Args:
         table: The table.
-        slot: The slot (stock.planned.Slot).
+        slot: The slot (stock.planned.Slot), None for the table.
     """
-    scope = "{}//table/{}/".format(scope_of(table.table_name), slot.name)
+    scope = "{}//table/{}".format(scope_of(table.table_name), slot.name + "/" if slot else "")
     with tf.init_scope(), tf.device("/cpu:0"), tf.compat.v1.name_scope(scope):
-        names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8))]
-        return library().mx_rec_clear(table.handle, names, [slot.initial], name="initialize").op
+        names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8))] if slot else []
+        return library().mx_rec_clear(table.handle, names, [slot.initial] if slot else [],
+                                      name="initialize").op
 
 
 def fill(session: Any, filling: Filling, rows: np.ndarray,

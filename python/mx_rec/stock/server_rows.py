@@ -154,14 +154,13 @@ def _gradients(rows: ServerRows, step: forms.Step) -> Iterable[Gradients]:
         yield variable, keys, grad
 
 
-def bring_to_worker(graph: tf.Graph, variables: Sequence[ServerRows], servers: Servers) -> None:
+def bring_to_worker(variables: Sequence[ServerRows], servers: Servers) -> None:
     """Moves what TensorFlow computes beside variables to the worker: their rows are there now.
 
     TensorFlow sums the gradients of a variable where the variable is, and copies what it has
     gathered there. Ops with a state, and what an optimizer does with its own numbers, stay.
 
     Args:
-        graph: The graph.
         variables: The variables that became tables.
         servers: Where these are.
     """
@@ -184,7 +183,7 @@ def bring_to_worker(graph: tf.Graph, variables: Sequence[ServerRows], servers: S
         op._set_device(worker)
 
 
-def clear_op(table: Table, servers: Servers) -> tf.Operation:
+def clear_parts(table: Table, servers: Servers) -> tf.Operation:
     """Adds the op that empties a table on all of its servers, in the default graph."""
     inits = [one.create for one in _resources_of(table)]
     with on_device(servers.worker), tf.control_dependencies(inits), \
