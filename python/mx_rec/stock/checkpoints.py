@@ -19,7 +19,7 @@ from mx_rec.base.log import logger
 from mx_rec.checkpoint import tables
 from mx_rec.checkpoint.chains import VARIABLES, chain_of, read_manifest
 from mx_rec.checkpoint.commit import listed_tables
-from mx_rec.checkpoint.contents import alone, read_table, temporary_table
+from mx_rec.checkpoint.contents import alone, read_table, sound_table, temporary_table
 from mx_rec.checkpoint.loads import StagedLoads, tables_to_load
 from mx_rec.checkpoint.parts import directories_of, name_of
 from mx_rec.checkpoint.paths import is_remote
@@ -28,7 +28,7 @@ from mx_rec.checkpoint.table_ops import TableOps
 from mx_rec.core.rows import FLOAT32
 from mx_rec.ops.lookups import find_rows
 from mx_rec.state.table_variable import is_table_variable, row_shape
-from mx_rec.stock.admission import SavedHistory, history_of, refused_rows
+from mx_rec.stock.admission import SavedHistory, history_of
 from mx_rec.stock.analysis import plan_variables
 from mx_rec.stock.planned import Slot, StockVariable, table_name
 from mx_rec.stock.convert import make_table, places_of, saved_places
@@ -405,17 +405,17 @@ def _write(wanted: Sequence[_Wanted], checkpoint: str, directory: str, prefix: s
     values = []  # type: List[Tuple[str, str, np.ndarray]]
     known = NewCheckpointReader(checkpoint).get_variable_to_shape_map()
     for one in wanted:
-        rows, slots = _values(one, directory)
-        values.append((one.saved.name, one.saved.spec, rows.reshape(one.plan.shape)))
-        initial = {slot.name: slot.initial for slot in one.plan.slots}
-        for name, place in one.slots.items():
-            slot = slots.get(name)
-            if slot is None and place.name in known:
-                # Such tables were trained by an optimizer whose variables stayed TensorFlow's.
-                continue
-            if slot is None:
-                slot = np.full(rows.shape, initial[name], np.float32)
-            values.append((place.name, place.spec, slot.reshape(one.plan.shape)))
+        plan, own = one.plan, slice(one.plan.first, one.plan.first + one.plan.shape[0])
+        # Evaluation and prediction give what a table gives; a training admits every row.
+        found = saved_values(directory, plan.table, plan.rows, {
+            slot.name: slot.initial for slot in plan.slots}, not plan.updates,
+                             functools.partial(_initial_rows, one))
+        # Such tables were trained by an optimizer whose variables stayed TensorFlow's, if these are
+        # in the other.
+        places = [("", one.saved)] + [(name, place) for name, place in one.slots.items()
+                                      if place.name not in known]
+        values.extend((place.name, place.spec, found[name][own].reshape(plan.shape))
+                      for name, place in places)
         logger.info("the variable %s takes the rows of the table %s of %s.", one.saved.name,
                     one.plan.table, directory)
     write_checkpoint(values, prefix + "-tables")
@@ -475,17 +475,6 @@ def written_for(graph: tf.Graph, values: Sequence[Tuple[str, str, np.ndarray]]) 
     return prefix
 
 
-def _values(one: _Wanted, directory: str) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
-    """Returns the rows of a table and its slots as variables have them."""
-    count, own = one.plan.rows, slice(one.plan.first, one.plan.first + one.plan.shape[0])
-    rows, slots = saved_rows(directory, one.plan.table, count, {
-        slot.name: slot.initial for slot in one.plan.slots}, functools.partial(_initial_rows, one))
-    if not one.plan.updates:
-        # Evaluation and prediction give what a table gives; a training admits every row.
-        rows[refused_rows(directory, one.plan.table, count)] = 0
-    return rows[own], {name: values[own] for name, values in slots.items()}
-
-
 def initial_rows(described: Any, count: int) -> np.ndarray:
     """Returns the rows that a table makes of the keys 0, 1, ..., float32 (count, dim).
 
@@ -498,9 +487,9 @@ def initial_rows(described: Any, count: int) -> np.ndarray:
         return _first_rows(handle, variable, count)
 
 
-def saved_rows(directory: str, table: str, count: int, starts: Dict[str, float],
-               make_initial: Callable[[Any, int], np.ndarray] = initial_rows
-               ) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
+def saved_values(directory: str, table: str, count: int, starts: Dict[str, float], is_found: bool,
+                 make_initial: Callable[[Any, int], np.ndarray] = initial_rows
+                 ) -> Dict[str, np.ndarray]:
     """Reads a table as a variable has its rows.
 
     Args:
@@ -508,10 +497,12 @@ def saved_rows(directory: str, table: str, count: int, starts: Dict[str, float],
         table: Name of the table.
         count: Rows of the variable.
         starts: What the slots that are wanted start at, by name.
+        is_found: Whether keys that training refuses have zeros, as lookups without training find
+            them, and slots as they start.
         make_initial: Gives what rows start with, as `initial_rows` does.
 
     Returns:
-        The rows, float32 (n, dim), and the same of each slot that is there.
+        The rows, float32 (n, dim), as "", and the same of each slot.
 
     Raises:
         tf.errors.DataLossError: If the table's files are damaged.
@@ -521,16 +512,21 @@ def saved_rows(directory: str, table: str, count: int, starts: Dict[str, float],
     described = [[_described(table, path) for path in directories_of(link, table)]
                  for link in links]
     initial = make_initial(described[0][0], count)
-    saved = read_table(links, table, [about for link in described for about in link], list(starts))
-    keys, shape = saved.keys, initial.shape
-    if len(keys) and not (0 <= keys.min() and keys.max() < len(initial)):
+    refuses = is_found and any(about["history"] is not None and about["history"]["access"] > 1
+                               for about in described[-1])
+    if refuses:
+        initial[:] = 0
+    saved = read_table(links, table, [about for link in described for about in link], list(starts),
+                       found=refuses)
+    keys = saved.keys
+    if len(keys) and not (0 <= keys.min() and keys.max() < count):
         raise ValueError("the table {!r} has the key {} and so is no variable of {} rows.".format(
-            table, keys.max(), len(initial)))
-    initial[keys] = saved.rows
-    slots = {name: np.full(shape, starts[name], np.float32) for name in saved.slots}
-    for name, values in saved.slots.items():
-        slots[name][keys] = values
-    return initial, slots
+            table, keys.max(), count))
+    values = {name: np.full(initial.shape, start, np.float32) for name, start in starts.items()}
+    values[""] = initial
+    for name, there in dict(saved.slots, **{"": saved.rows}).items():
+        values[name][keys] = there
+    return values
 
 
 def _first_rows(handle: tf.Tensor, variable: tf.Tensor, count: int) -> np.ndarray:
@@ -543,12 +539,10 @@ def _first_rows(handle: tf.Tensor, variable: tf.Tensor, count: int) -> np.ndarra
 
 
 def _described(name: str, path: str) -> Any:
-    try:
-        tables.sound(path, tables.verify(path))
-        return tables.sound(path, tables.describe(path))
-    except tables.TableError as error:
-        raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored from {}: "
-                                      "{}".format(name, path, error)) from error
+    """Returns what is on disk of a table, every file of which is read."""
+    what = "the table {!r} cannot be restored from {}".format(name, path)
+    sound_table(path, what, tables.verify)
+    return sound_table(path, what)
 
 
 def _initial_rows(one: _Wanted, described: Any, count: int) -> np.ndarray:
