@@ -26,17 +26,24 @@ from mx_rec.checkpoint.paths import is_remote
 from mx_rec.checkpoint.remote import directory_of, local_copy
 from mx_rec.checkpoint.table_ops import TableOps
 from mx_rec.core.rows import FLOAT32
+from mx_rec.core.table import Table
+from mx_rec.edits.replacing import extensible, kept
 from mx_rec.ops.lookups import find_rows
 from mx_rec.state.table_variable import is_table_variable, row_shape
-from mx_rec.stock.admission import SavedHistory, history_of
+from mx_rec.stock.admission import RowRules, SavedHistory, history_of
 from mx_rec.stock.analysis import plan_variables
 from mx_rec.stock.planned import Slot, StockVariable, table_name
 from mx_rec.stock.convert import make_table, places_of, saved_places
-from mx_rec.stock.dense import CHUNK, fill
+from mx_rec.stock.dense import CHUNK, set_all
 from mx_rec.stock.options import StockTables
 from mx_rec.stock.parts import SavedPlace
 from mx_rec.stock.server_fill import tables_on_disk
 from mx_rec.tensorflow.names import NewCheckpointReader
+
+
+# The attribute of a graph that has what fills its tables, by tables and names of variables: the
+# placeholder of a checkpoint's prefix, and the op.
+_FILLS = "_mx_rec_fills"
 
 
 def saved_tables(checkpoint: str) -> Set[str]:
@@ -138,11 +145,20 @@ class DenseSource:
         return [one.table.table_name for one in self.found]
 
     def take_over(self, session: Any) -> None:
-        """Fills the tables of this process."""
+        """Fills the tables of this process, one after the other."""
+        known = kept(session.graph, _FILLS)
         for one in self.found:
-            if one.filling is not None:
-                rows, *slots = self._values(one)
-                fill(session, one.filling, rows, slots, one.plan.first)
+            if one.plan.on_servers:
+                continue
+            key = (one.table.handle.name,) + tuple(place.name for place in self._places(one))
+            if key not in known:
+                with extensible(session.graph), tf.device("/cpu:0"), \
+                        tf.compat.v1.name_scope("mx_rec_variables"):
+                    prefix = tf.compat.v1.placeholder(tf.string, [])
+                    known[key] = prefix, self._fill(one, one.table, prefix, one.rules_of_values)
+            prefix, done = known[key]
+            self._tell(one)
+            session.run(done, {prefix: self._checkpoint})
 
     @contextlib.contextmanager
     def staged(self, session: Any, operations: Sequence[TableOps]) -> Iterator[StagedLoads]:
@@ -152,30 +168,45 @@ class DenseSource:
             session: A session of the graph.
             operations: Those of all tables that are filled from variables.
         """
-        found = [one for one in self.found if one.filling is None]
-        with tables_on_disk(found, self._checkpoint, self._values) as folder:
+        found = [one for one in self.found if one.plan.on_servers]
+        with tables_on_disk(found, self._checkpoint, self._fill_new) as folder:
             parts = [op for op in operations if op.part is not None]
             parts = tables_to_load(parts, folder) if parts else []
             with StagedLoads(session, parts, folder) as loads:
                 yield loads
 
-    def _values(self, one: Any) -> List[np.ndarray]:
-        """Returns the rows of a variable, or of a part of one, and then its slots: (n, dim); a
-        slot that the checkpoint has not is (0, dim)."""
-        places = [one.saved] + [place for place in one.slots if place.name in self._shapes]
-        values = {place.name: value.reshape(one.plan.shape[0], -1)
-                  for place, value in zip(places, read_floats(self._checkpoint, places))}
-        rows = values[one.saved.name]
-        found = [rows]
+    def _fill_new(self, one: Any, table: Table) -> tf.Operation:
+        self._tell(one)
+        return self._fill(one, table, tf.constant(self._checkpoint))
+
+    def _places(self, one: Any) -> List[SavedPlace]:
+        """Returns where a variable stands, and those of its slots that are there.
+
+        The whole of a partitioned variable need not be there under one name: optimizers that are
+        called inside of a variable scope give the slots of each part a name of their own.
+        """
+        return [one.saved] + [place for place in one.slots if place.name in self._shapes]
+
+    def _fill(self, one: Any, table: Table, prefix: tf.Tensor,
+              rules: RowRules = RowRules()) -> tf.Operation:
+        """Adds the ops that fill a table from a variable and its slots, in the default graph."""
+        places = self._places(one)
+        values = tf.raw_ops.RestoreV2(
+            prefix=prefix, tensor_names=tf.constant([place.name for place in places]),
+            shape_and_slices=tf.constant([place.spec for place in places]),
+            dtypes=[tf.float32] * len(places))
+        names = {place.name: slot.name for place, slot in zip(one.slots, one.plan.slots)}
+        slots = {names[place.name]: value for place, value in zip(places[1:], values[1:])}
+        return set_all(table, one.plan, values[0], rules, slots, True)
+
+    def _tell(self, one: Any) -> None:
+        """Logs what a table is filled from."""
         for place, slot in zip(one.slots, one.plan.slots):
-            if place.name not in values:
+            if place.name not in self._shapes:
                 logger.info("the slot %s of the table %s is not in %s: it starts at %s.",
                             slot.name, one.table.table_name, self._checkpoint, slot.initial)
-                values[place.name] = rows[:0]
-            found.append(values[place.name])
         logger.info("the table %s takes over the %d rows of the variable %s of %s.",
-                    one.table.table_name, len(rows), one.saved.name, self._checkpoint)
-        return found
+                    one.table.table_name, one.plan.shape[0], one.saved.name, self._checkpoint)
 
 
 class RowDtypes(NamedTuple):
@@ -234,31 +265,6 @@ def _check_slots(converted: Sequence[Any], directory: str, checkpoint: str) -> N
                     "optimizer. Restore the checkpoint without stock_tables and save it; that "
                     "checkpoint can be restored with them.".format(
                         one.table.table_name, checkpoint, ", ".join(map(repr, found))))
-
-
-def read_floats(checkpoint: str, places: Sequence[SavedPlace]) -> List[np.ndarray]:
-    """Reads variables of a checkpoint, of partitioned ones the part that is asked for alone.
-
-    Args:
-        checkpoint: Prefix of the checkpoint.
-        places: Where their values stand in it. The whole of a partitioned variable need not be
-            there under one name: optimizers that are called inside of a variable scope give the
-            slots of each part a name of their own.
-
-    Returns:
-        The values, float32.
-
-    Raises:
-        tf.errors.OpError: If one is not there, or no float32.
-    """
-    with tf.Graph().as_default(), tf.device("/cpu:0"):
-        read = tf.raw_ops.RestoreV2(
-            prefix=tf.constant(checkpoint),
-            tensor_names=tf.constant([place.name for place in places]),
-            shape_and_slices=tf.constant([place.spec for place in places]),
-            dtypes=[tf.float32] * len(places))
-        with tf.compat.v1.Session(config=alone()) as session:
-            return session.run(list(read))
 
 
 def _is_there(directory: str, table: str) -> bool:
