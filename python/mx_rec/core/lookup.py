@@ -16,11 +16,11 @@ from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ENTRANCE,
 from mx_rec.core.admission import (OFF, as_int64, check_thresholds, check_timestamp,
                                    count_and_admit, count_shared)
 from mx_rec.core.asc.source import ids_of_spec, timestamp_of_spec
-from mx_rec.core.bags import Pooling, embed_pooled, find_pooled, pool_rows
+from mx_rec.core.bags import Pooling, embed_pooled, find_ids, pool_rows
 from mx_rec.core.ids import as_ids, is_id_type
 from mx_rec.core.table import Table, scope_of
 from mx_rec.ops import library
-from mx_rec.ops.lookups import find_rows, mark_group, mark_movable, read_rows, resolve
+from mx_rec.ops.lookups import mark_group, mark_movable, read_rows, resolve
 from mx_rec.state.feature_spec import FeatureSpec, normal_thresholds
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
@@ -363,11 +363,7 @@ def _build(request: LookupRequest, modify_graph: bool, group: str) -> tf.Tensor:
         if is_shared(table):
             return look_up_shared([request], [ids], modify_graph)[0]
         if not request.is_train:
-            if request.pooling is not None:
-                found = find_pooled(table, ids, request.absent, request.pooling)
-            else:
-                found, = find_rows([table.handle], [row_shape(table.variable)], [ids],
-                                   [request.absent])
+            found = find_ids(table, ids, request.absent, request.pooling)
             mark_movable(found.op, modify_graph)
             mark_group(found.op, group)
             return tf.stop_gradient(found)
