@@ -5,12 +5,11 @@ a table what the graph has as a variable: it is written out, row by row.
 """
 
 import contextlib
-import functools
 import os
 import shutil
 import tempfile
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -29,11 +28,11 @@ from mx_rec.core.rows import FLOAT32
 from mx_rec.core.table import Table
 from mx_rec.edits.replacing import extensible, kept
 from mx_rec.ops.lookups import find_rows
-from mx_rec.state.table_variable import is_table_variable, row_shape
+from mx_rec.state.table_variable import is_table_variable
 from mx_rec.stock.admission import RowRules, SavedHistory, history_of
 from mx_rec.stock.analysis import plan_variables
 from mx_rec.stock.planned import Slot, StockVariable, table_name
-from mx_rec.stock.convert import make_table, places_of, saved_places
+from mx_rec.stock.convert import places_of, saved_places
 from mx_rec.stock.dense import CHUNK, set_all
 from mx_rec.stock.options import StockTables
 from mx_rec.stock.parts import SavedPlace
@@ -313,13 +312,11 @@ class _Wanted(NamedTuple):
         plan: What the graph does with it.
         saved: Where it would stand in a checkpoint of variables.
         slots: The same of its optimizer's variables, by the name of the slot.
-        seed: The seed of the graph.
     """
 
     plan: StockVariable
     saved: SavedPlace
     slots: Dict[str, SavedPlace]
-    seed: Optional[int]
 
 
 @contextlib.contextmanager
@@ -384,7 +381,7 @@ def _wanted(graph: tf.Graph, checkpoint: str, directory: str) -> List[_Wanted]:
         saved, slots = places_of(places, plan)
         if saved.name not in known:
             found.append(_Wanted(plan, saved, dict(
-                zip([slot.name for slot in plan.slots], slots)), graph.seed))
+                zip([slot.name for slot in plan.slots], slots))))
     return found
 
 
@@ -414,8 +411,7 @@ def _write(wanted: Sequence[_Wanted], checkpoint: str, directory: str, prefix: s
         plan, own = one.plan, slice(one.plan.first, one.plan.first + one.plan.shape[0])
         # Evaluation and prediction give what a table gives; a training admits every row.
         found = saved_values(directory, plan.table, plan.rows, {
-            slot.name: slot.initial for slot in plan.slots}, not plan.updates,
-                             functools.partial(_initial_rows, one))
+            slot.name: slot.initial for slot in plan.slots}, not plan.updates)
         # Such tables were trained by an optimizer whose variables stayed TensorFlow's, if these are
         # in the other.
         places = [("", one.saved)] + [(name, place) for name, place in one.slots.items()
@@ -481,7 +477,7 @@ def written_for(graph: tf.Graph, values: Sequence[Tuple[str, str, np.ndarray]]) 
     return prefix
 
 
-def initial_rows(described: Any, count: int) -> np.ndarray:
+def _initial_rows(described: Any, count: int) -> np.ndarray:
     """Returns the rows that a table makes of the keys 0, 1, ..., float32 (count, dim).
 
     Args:
@@ -490,13 +486,16 @@ def initial_rows(described: Any, count: int) -> np.ndarray:
     """
     with tf.Graph().as_default():
         variable, handle = temporary_table(described["config"])
-        return _first_rows(handle, variable, count)
+        keys = tf.compat.v1.placeholder(tf.int64, [None])
+        found, = find_rows([handle], [variable], [keys], initial=True)
+        with tf.compat.v1.Session(config=alone()) as session:
+            return np.concatenate([session.run(found, {keys: np.arange(
+                first, min(first + CHUNK, count))}) for first in range(0, count, CHUNK)])
 
 
-def saved_values(directory: str, table: str, count: int, starts: Dict[str, float], is_found: bool,
-                 make_initial: Callable[[Any, int], np.ndarray] = initial_rows
-                 ) -> Dict[str, np.ndarray]:
-    """Reads a table as a variable has its rows.
+def saved_values(directory: str, table: str, count: int, starts: Dict[str, float],
+                 is_found: bool) -> Dict[str, np.ndarray]:
+    """Reads a table as a variable has its rows: those that were never made start as it made them.
 
     Args:
         directory: That of the checkpoint's tables, or its last delta.
@@ -505,7 +504,6 @@ def saved_values(directory: str, table: str, count: int, starts: Dict[str, float
         starts: What the slots that are wanted start at, by name.
         is_found: Whether keys that training refuses have zeros, as lookups without training find
             them, and slots as they start.
-        make_initial: Gives what rows start with, as `initial_rows` does.
 
     Returns:
         The rows, float32 (n, dim), as "", and the same of each slot.
@@ -517,7 +515,7 @@ def saved_values(directory: str, table: str, count: int, starts: Dict[str, float
     links = chain_of(directory)
     described = [[_described(table, path) for path in directories_of(link, table)]
                  for link in links]
-    initial = make_initial(described[0][0], count)
+    initial = _initial_rows(described[0][0], count)
     refuses = is_found and any(about["history"] is not None and about["history"]["access"] > 1
                                for about in described[-1])
     if refuses:
@@ -535,29 +533,8 @@ def saved_values(directory: str, table: str, count: int, starts: Dict[str, float
     return values
 
 
-def _first_rows(handle: tf.Tensor, variable: tf.Tensor, count: int) -> np.ndarray:
-    """Returns the rows of the keys 0, 1, ... of a table of the default graph, as they start."""
-    keys = tf.compat.v1.placeholder(tf.int64, [None])
-    found, = find_rows([handle], [variable], [keys], initial=True)
-    with tf.compat.v1.Session(config=alone()) as session:
-        return np.concatenate([session.run(found, {keys: np.arange(
-            first, min(first + CHUNK, count))}) for first in range(0, count, CHUNK)])
-
-
 def _described(name: str, path: str) -> Any:
     """Returns what is on disk of a table, every file of which is read."""
     what = "the table {!r} cannot be restored from {}".format(name, path)
     sound_table(path, what, tables.verify)
     return sound_table(path, what)
-
-
-def _initial_rows(one: _Wanted, described: Any, count: int) -> np.ndarray:
-    """Returns what rows that were never made would start with."""
-    if not one.plan.initializer:
-        return initial_rows(described, count)
-    with tf.Graph().as_default() as graph:
-        graph.seed = one.seed
-        # Of rows of 2 bytes a value, those that were never made have such values, too.
-        table = make_table(one.plan._replace(
-            row_dtype=row_dtypes_of(described).rows, slot_dtype=FLOAT32))
-        return _first_rows(table.handle, row_shape(table.variable), count)
