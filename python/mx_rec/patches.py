@@ -21,12 +21,13 @@ from mx_rec.core.clusters import check_session
 from mx_rec.core.frozen import patched_function_tool, patched_tensor_info, patched_tool
 from mx_rec.export.plain import patched_add, patched_add_with_variables, patched_estimator_export
 from mx_rec.export.serving import patched_saver_of_builder
+from mx_rec.graph.back import patched_gradients
 from mx_rec.graph.eos import eos_map
 from mx_rec.graph.imported import patched_import, patched_new_operations
 from mx_rec.graph.iterators import remembering_elements
 from mx_rec.graph.sessions import (extending_session, fetching, preparing, preparing_options,
                                    preparing_parts, running_parts, starting_iterators)
-from mx_rec.graph.variables import (patched_get_collection, patched_gradients, patched_initializer,
+from mx_rec.graph.variables import (patched_get_collection, patched_initializer,
                                     patched_monitored_session, patched_saveables)
 from mx_rec.graph.weights import holding, holding_one
 from mx_rec.optimizers.stock import (patched_apply_gradients, patched_get_slot, patched_processor,

@@ -111,14 +111,20 @@ def table_of(variable):
 
 def set_variable(sess, variable, value):
     """Assigns a variable, or fills its table."""
-    from mx_rec.stock.dense import fill
+    from mx_rec.edits.replacing import extensible
+    from mx_rec.stock.dense import set_all
 
     table = table_of(variable)
     if table is None:
         variable.load(value, sess)
         return
-    rows = value.reshape(value.shape[0], -1)
-    fill(sess, table.filling, rows, [np.full_like(rows, slot.initial) for slot in table.plan.slots])
+    tf = support.tf()
+    with extensible(variable.graph), tf.device("/cpu:0"):
+        given = tf.compat.v1.placeholder(tf.float32, value.shape)
+        slots = {slot.name: tf.fill(value.shape, slot.initial) for slot in table.plan.slots}
+        done = set_all(table.table, table.plan._replace(shape=list(value.shape)), given, table.rules_of_values, slots,
+                       True)
+    sess.run(done, {given: value})
 
 
 def value_of(sess, variable):

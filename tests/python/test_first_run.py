@@ -551,7 +551,7 @@ def test_a_session_that_ran_before_there_was_a_variable_converts(is_on):
         yield model.trained(session, range(STEPS))
 
 
-FAULTS = ["make_filling", "fuse", "forget_variables", "forbid_dropped_feeds", "late_ops", "saver"]
+FAULTS = ["make_table", "fuse", "forget_variables", "forbid_dropped_feeds", "late_ops", "saver"]
 
 
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])

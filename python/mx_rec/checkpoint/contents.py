@@ -2,11 +2,12 @@
 
 import json
 import os
-from typing import Any, Dict, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
 
+from mx_rec.checkpoint import tables
 from mx_rec.core.table import scope_of
 from mx_rec.ops import library
 from mx_rec.ops.lookups import find_rows
@@ -26,6 +27,9 @@ class Contents(NamedTuple):
     rows: np.ndarray
     slots: Dict[str, np.ndarray]
 
+
+# As the engine calls the admission history of a table among what comes with its rows.
+HISTORY = "hist_rec"
 
 # Rows that are looked up at once.
 _AT_ONCE = 1 << 16
@@ -57,7 +61,9 @@ def read_table(links: Sequence[str], table: str, described: Sequence[Any],
         config["row_storage"] = stored
     with tf.Graph().as_default(), tf.device("/cpu:0"):
         variable, handle = temporary_table(config)
-        load = library().mx_rec_load(handle, _text(paths), [_text("\0".join(names).encode())])
+        # Without the history rows count as admitted.
+        loaded = "\0".join(names + [HISTORY] if found else names)
+        load = library().mx_rec_load(handle, _text(paths), [_text(loaded.encode())])
         with tf.control_dependencies([load.rows]):
             export = library().mx_rec_export(
                 handle, [_text(name.encode()) for name in [""] + names])
@@ -75,6 +81,23 @@ def read_table(links: Sequence[str], table: str, described: Sequence[Any],
                     is_found[part] = np.all(zeros.view(np.uint32) == ones.view(np.uint32), axis=1)
                 keys, rows, *values = [one[is_found] for one in [keys, rows] + values]
     return Contents(keys, rows, dict(zip(names, values)))
+
+
+def sound_table(path: str, what: str, look: Callable[[str], Any] = tables.describe) -> Any:
+    """Returns what is found in the directory of a table, if its files are sound.
+
+    Args:
+        path: The directory.
+        what: Begins the error: what cannot be done.
+        look: `tables.describe` or `tables.verify`.
+
+    Raises:
+        tf.errors.DataLossError: If they are not.
+    """
+    try:
+        return tables.sound(path, look(path))
+    except tables.TableError as error:
+        raise tf.errors.DataLossError(None, None, "{}: {}".format(what, error)) from error
 
 
 def temporary_table(config: Dict[str, Any]) -> Tuple[tf.Tensor, tf.Tensor]:

@@ -4,7 +4,7 @@ import ctypes
 import json
 import os
 from collections import OrderedDict
-from typing import Any, Callable, Dict, Iterable, List, Optional, Set
+from typing import Any, Dict, Iterable, List, Optional, Set
 
 import tensorflow as tf
 
@@ -13,6 +13,7 @@ from mx_rec.base.log import logger
 from mx_rec.checkpoint import tables
 from mx_rec.checkpoint.chains import MANIFEST, chain_of
 from mx_rec.checkpoint.commit import listed_tables
+from mx_rec.checkpoint.contents import sound_table
 from mx_rec.checkpoint.parts import directories_of, name_of, run_on_parts
 from mx_rec.checkpoint.slots import log_other_sketch, log_other_slots
 from mx_rec.checkpoint.table_ops import TableOps, path_of, paths_of, paths_to_load
@@ -23,6 +24,8 @@ _ERRORS = {"InvalidArgument": tf.errors.InvalidArgumentError,
            "DataLoss": tf.errors.DataLossError,
            "Io": tf.errors.UnknownError,
            "Internal": tf.errors.InternalError}
+
+_CANNOT = "the table {!r} cannot be restored"
 
 
 class StagedLoads:
@@ -222,7 +225,7 @@ def _check_layout(operation: TableOps, path: str, has_manifest: bool) -> List[st
     if has_manifest and not os.path.isfile(manifest):
         raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored: {} is "
                                       "missing".format(operation.name, manifest))
-    described = _sound(operation, path, tables.describe)
+    described = sound_table(path, _CANNOT.format(operation.name))
     if described["dim"] != config["dim"]:
         raise tf.errors.InvalidArgumentError(
             None, None, "the table {!r} has dim {}, and {} has {}.".format(
@@ -252,16 +255,7 @@ def verify_tables(operations: List[TableOps], directory: str) -> None:
     for link in _chain(directory):
         for op in operations:
             for path in directories_of(link, op.table_name):
-                _sound(op, path, tables.verify)
-
-
-def _sound(operation: TableOps, path: str, look: Callable[[str], Any]) -> Any:
-    """Returns what is found in the directory of a table, if it is sound."""
-    try:
-        return tables.sound(path, look(path))
-    except tables.TableError as error:
-        raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored: {}".format(
-            operation.name, error)) from error
+                sound_table(path, _CANNOT.format(op.name), tables.verify)
 
 
 def _missing(path: str) -> FileExistsError:

@@ -90,7 +90,6 @@ class Admission:
         thresholds: (access, eviction); -1 is none.
         lookups: The training lookups that count, in the order in which they were made.
         waits: Whether one of them takes its timestamp from the collection.
-        controls: The ops by which it is steered.
     """
 
     def __init__(self, table: Table, thresholds: Tuple[int, int]) -> None:
@@ -98,21 +97,18 @@ class Admission:
         self.thresholds = thresholds
         self.lookups = []  # type: List[Counted]
         self.waits = False
-        evicting = None  # type: Optional[tf.Tensor]
         # Made here, so that they exist when the graph is finalised.
         with tf.init_scope(), tf.compat.v1.name_scope(None), tf.device("/cpu:0"), \
                 tf.compat.v1.name_scope(table.variable.op.name + _CONTROLS_SCOPE):
             value = tf.compat.v1.placeholder(tf.int32, [], name="threshold")
             if table.handle is None:
-                changed = set_part_thresholds(table.variable.op, value, "set_threshold")
+                set_part_thresholds(table.variable.op, value, "set_threshold")
                 if thresholds[1] >= 0:
-                    evicting = evict_parts(table.variable.op, "evict")
+                    evict_parts(table.variable.op, "evict")
             else:
-                changed = library().mx_rec_set_threshold(table.handle, value, name="set_threshold")
+                library().mx_rec_set_threshold(table.handle, value, name="set_threshold")
                 if thresholds[1] >= 0:
-                    evicting = library().mx_rec_evict(table.handle, name="evict")
-        self.controls = Controls(table.table_name, table.variable.op, table.handle, value, changed,
-                                 evicting)
+                    library().mx_rec_evict(table.handle, name="evict")
 
 
 def check_thresholds(table: Table, is_train: bool, thresholds: Tuple[int, int]) -> None:
@@ -582,22 +578,17 @@ def _controls(names: Sequence[str], graph: Optional[tf.Graph] = None) -> List[Co
 
 
 def _all_controls(graph: tf.Graph) -> Dict[str, Controls]:
-    """Returns the ops that steer admission to the tables of a graph, by the name of the table's op.
-
-    What was made here comes first, then what came with imported graphs.
-    """
+    """Returns the ops that steer admission to the tables of a graph, by the name of the table's op,
+    whether they were made here or came with imported graphs."""
     found = OrderedDict()  # type: Dict[str, Controls]
-    for admission in graph_state(graph).admissions.values():
-        found[admission.controls.op.name] = admission.controls
     tables = table_ops(graph, TABLE_OP)
-    uses = Counter([one.name for one in found.values()] + [described_name(op) for op in tables
-                                                           if op.name not in found])
+    uses = Counter(map(described_name, tables))
     for op in tables:
         handle = op.outputs[1]
         setters = [one for one in handle.consumers() if one.type == "MxRecSetThreshold"
                    and _CONTROLS_SCOPE + "/" in one.name
                    and one.inputs[1].op.type == "Placeholder"]
-        if op.name in found or not setters:
+        if not setters:
             continue
         name = described_name(op)
         name = op.name if uses[name] > 1 else name
@@ -607,7 +598,7 @@ def _all_controls(graph: tf.Graph) -> Dict[str, Controls]:
                                   evicting[0] if evicting else None)
     for op in table_ops(graph, CLUSTER_TABLE_OP):
         scope = op.name + _CONTROLS_SCOPE
-        if op.name in found or not _has(graph, scope + "/set_threshold"):
+        if not _has(graph, scope + "/set_threshold"):
             continue
         evict_op = scope + "/evict"
         found[op.name] = Controls(

@@ -1,6 +1,6 @@
 """The ops of pooled lookups: rows of the ids of a bag, added up without a tensor of all of them."""
 
-from typing import Any, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import tensorflow as tf
 
@@ -8,7 +8,7 @@ from mx_rec.constants.constants import PADDING_KEY
 from mx_rec.core.table import Table
 from mx_rec.edits.upstream import upstream
 from mx_rec.ops import library
-from mx_rec.ops.lookups import Bags, find_rows, mark_group, read_rows
+from mx_rec.ops.lookups import find_rows, mark_group, read_rows
 from mx_rec.state.table_variable import raw_tensor, row_shape
 
 # Numbers of the attribute combiner; a sum is divided by nothing.
@@ -46,28 +46,26 @@ class _Bags(NamedTuple):
     divisors: tf.Tensor
     norms: List[tf.Tensor]
 
-    def of_member(self) -> Bags:
-        """Returns ends, weights and divisors as ops take them for many tables."""
-        return [self.ends], [self.weights], [self.divisors]
+    def arguments(self) -> Dict[str, Any]:
+        """Returns what `find_rows` and `read_rows` take of them."""
+        return {"bags": ([self.ends], [self.weights], [self.divisors]), "norms": self.norms}
 
 
-def find_pooled(table: Table, ids: tf.Tensor, absent: Optional[tf.Tensor],
-                pooling: Pooling) -> tf.Tensor:
-    """Adds the ops of a pooled lookup that makes no rows.
+def find_ids(table: Table, ids: tf.Tensor, absent: Optional[tf.Tensor],
+             pooling: Optional[Pooling]) -> tf.Tensor:
+    """Adds the ops of a lookup that makes no rows.
 
     Args:
         table: The table.
         ids: int32 or int64 ids.
         absent: float32 (k, dim), the rows of ids that have none; None for zeros.
-        pooling: How the rows are pooled.
+        pooling: How the rows are pooled, None if they are not.
 
     Returns:
-        The vectors of the bags.
+        A row for each id, or the vectors of the bags.
     """
-    bags = _bags(pooling, ids, ids)
-    found, = find_rows([table.handle], [row_shape(table.variable)], [ids], [absent],
-                       bags.of_member(), norms=bags.norms)
-    return found
+    bags = {} if pooling is None else _bags(pooling, ids, ids).arguments()
+    return find_rows([table.handle], [row_shape(table.variable)], [ids], [absent], **bags)[0]
 
 
 def embed_pooled(table: Table, ids: tf.Tensor, resolved: Tuple[tf.Tensor, tf.Tensor],
@@ -100,8 +98,8 @@ def embed_pooled(table: Table, ids: tf.Tensor, resolved: Tuple[tf.Tensor, tf.Ten
         used = rows if is_grad else tf.stop_gradient(rows)
         pooled = library().mx_rec_restore_pooled(used, inverse, *bags, name="pooled")
     else:
-        pooled, = read_rows([table.handle], [like], [offsets], [inverse],
-                            bags.of_member(), norms=bags.norms, name="pooled")
+        pooled, = read_rows([table.handle], [like], [offsets], [inverse], name="pooled",
+                            **bags.arguments())
         mark_group(pooled.op, group)
         pooled = pooled if is_grad else tf.stop_gradient(pooled)
     if absent is not None and is_counted:

@@ -110,12 +110,10 @@ def _share_requests(planned: Sequence[PlannedLookup]) -> bool:
             or any(one.earlier is not None for one in planned):
         return False
     requests = [one.request for one in planned]
-    features = [(one.request.table, one.made) for one in planned if one.made is not None]
     return all(is_shared(request.table) and request.pooling is None
                and request.form() == requests[0].form() for request in requests) \
-        and not any(other is table and earlier.has_ids_of(made)
-                    for at, (table, made) in enumerate(features)
-                    for other, earlier in features[:at])
+        and not any(other.table is request.table and other.has_ids_of(request)
+                    for at, request in enumerate(requests) for other in requests[:at])
 
 
 def check_group(tables: List[Any], ids: Sequence[Any]) -> None:
@@ -131,8 +129,7 @@ def check_group(tables: List[Any], ids: Sequence[Any]) -> None:
 
 def _check_shapes(tables: List[Table], planned: Sequence[PlannedLookup]) -> None:
     """Refuses ids of different shapes, as far as these are known."""
-    shapes = [one.earlier.shape[:-1] if one.earlier is not None else one.request.ids.shape
-              for one in planned]
+    shapes = [one.request.ids.shape for one in planned]
     for table, shape in zip(tables, shapes):
         if not shape.is_compatible_with(shapes[0]):
             raise ValueError(

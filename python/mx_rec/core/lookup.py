@@ -16,11 +16,11 @@ from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ENTRANCE,
 from mx_rec.core.admission import (OFF, as_int64, check_thresholds, check_timestamp,
                                    count_and_admit, count_shared)
 from mx_rec.core.asc.source import ids_of_spec, timestamp_of_spec
-from mx_rec.core.bags import Pooling, embed_pooled, find_pooled, pool_rows
+from mx_rec.core.bags import Pooling, embed_pooled, find_ids, pool_rows
 from mx_rec.core.ids import as_ids, is_id_type
-from mx_rec.core.table import FeatureLookup, Table, scope_of
+from mx_rec.core.table import Table, scope_of
 from mx_rec.ops import library
-from mx_rec.ops.lookups import find_rows, mark_group, mark_movable, read_rows, resolve
+from mx_rec.ops.lookups import mark_group, mark_movable, read_rows, resolve
 from mx_rec.state.feature_spec import FeatureSpec, normal_thresholds
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
@@ -39,7 +39,13 @@ _CONFIG_KEYS = ("access_threshold", "eviction_threshold", "faae_coefficient")
 
 
 class LookupRequest(NamedTuple):
-    """One lookup, checked; the fields are those of `sparse_lookup`, `absent` its default rows."""
+    """One lookup, checked; the fields are those of `sparse_lookup`.
+
+    Attributes:
+        absent: Its default rows.
+        feature: The unique name of its FeatureSpec, "" for tensor ids.
+        default: The default rows as they were given, if they have an effect.
+    """
 
     table: Table
     ids: tf.Tensor
@@ -51,26 +57,45 @@ class LookupRequest(NamedTuple):
     coefficient: int
     timestamp: Optional[tf.Tensor]
     pooling: Optional[Pooling]
+    feature: str
+    default: Any
 
     def form(self) -> Tuple[Any, ...]:
         """Returns what lookups have in common that can share requests."""
         return (self.is_train, self.is_grad, self.limit, self.thresholds, self.coefficient,
                 None if self.timestamp is None else id(self.timestamp))
 
+    def has_ids_of(self, other: "LookupRequest") -> bool:
+        """Whether both look the same ids of one feature up in one mode."""
+        return bool(self.feature) and self.feature == other.feature \
+            and self.is_train == other.is_train and self.ids is other.ids
+
+    def differences(self, other: "LookupRequest") -> List[str]:
+        """Returns the arguments of sparse_lookup and FeatureSpec in which two lookups differ."""
+        poolings = [one.pooling and one.pooling.identity() for one in (self, other)]
+        return [name for name, differs in (
+            ("is_grad", self.is_train and self.is_grad != other.is_grad),
+            ("send_count", self.limit != other.limit),
+            ("access_threshold", self.thresholds[0] != other.thresholds[0]),
+            ("eviction_threshold", self.thresholds[1] != other.thresholds[1]),
+            ("faae_coefficient", self.coefficient != other.coefficient),
+            ("timestamp of the batch", self.timestamp is not other.timestamp),
+            ("serving_default_value", not _are_one_value(self.default, other.default)),
+            ("combiner, weights or max_norm", poolings[0] != poolings[1]),
+        ) if differs]
+
 
 class PlannedLookup(NamedTuple):
     """A lookup whose arguments were checked.
 
     Attributes:
-        request: What its ops are made from; None if the lookup was made earlier.
-        made: What sets a lookup by FeatureSpec apart, None for tensor ids.
+        request: What its ops are made from.
         scope: The name scope of its ops.
         send_count: As given.
         earlier: The result of the equal lookup that was made earlier, or None.
     """
 
-    request: Optional[LookupRequest]
-    made: Optional[FeatureLookup]
+    request: LookupRequest
     scope: str
     send_count: Optional[int]
     earlier: Optional[tf.Tensor]
@@ -155,9 +180,9 @@ def add_lookup(planned: PlannedLookup, modify_graph: bool, group: str = "") -> t
         ValueError: If it is the second lookup that counts the same ids for admission.
     """
     earlier = planned.earlier
-    if earlier is None and planned.made is not None:
+    if earlier is None:
         # One that was planned together with this one.
-        earlier = _earlier_lookup(planned.request.table, planned.made)
+        earlier = _earlier_lookup(planned.request)
     if earlier is not None:
         return earlier
     with tf.compat.v1.name_scope(planned.scope):
@@ -201,8 +226,7 @@ def plan_lookup(table: Table, ids: Any, send_count: Optional[int], is_train: boo
         check_lookup(table, serving_default_value)
     check_thresholds(table, is_train, thresholds)
     is_counted = is_train and thresholds[0] >= 0
-    timestamp = None  # type: Optional[tf.Tensor]
-
+    timestamp, default = None, None  # type: Optional[tf.Tensor], Any
     if spec is not None:
         if spec.table_name != table.table_name:
             raise ValueError("the feature {!r} is for the table {!r}, not for {!r}".format(
@@ -211,27 +235,23 @@ def plan_lookup(table: Table, ids: Any, send_count: Optional[int], is_train: boo
         _check_tensor(tensor)
         if is_counted:
             timestamp = timestamp_of_spec(spec, batch, config.use_static)
-        uses_default = serving_default_value is not None and (is_counted or not is_train)
-        made = FeatureLookup(
-            spec.name, is_train, tensor, is_train and is_grad, limit, thresholds, coefficient,
-            timestamp, _frozen(serving_default_value) if uses_default else None,
-            None if pooling is None else pooling.identity())
-        earlier = _earlier_lookup(table, made)
-        if earlier is not None:
-            return PlannedLookup(None, made, "", send_count, earlier)
+        if is_counted or not is_train:
+            default = _frozen(serving_default_value)
     else:
-        made = None
         config.modify_graph = True
+    request = LookupRequest(table, tensor, is_train, is_grad, limit, None, thresholds, coefficient,
+                            timestamp, pooling, "" if spec is None else spec.name, default)
+    earlier = _earlier_lookup(request)
+    if earlier is not None:
+        return PlannedLookup(request, "", send_count, earlier)
     absent = _check_default(serving_default_value, table, tensor)
     expect_room(table, is_train, 1)
     if name is None:
         name = "sparse_lookup_{}".format(state.lookups)
     if timestamp is not None:
         check_timestamp(timestamp, "the timestamp of the batch")
-    request = LookupRequest(table, tensor, is_train, is_grad, limit, absent, thresholds,
-                            coefficient, timestamp, pooling)
     scope = "{}//{}".format(scope_of(table.table_name), name)
-    return PlannedLookup(request, made, scope, send_count, None)
+    return PlannedLookup(request._replace(absent=absent), scope, send_count, None)
 
 
 def expect_room(table: Table, is_train: bool, count: int) -> None:
@@ -262,7 +282,7 @@ def note_lookup(planned: PlannedLookup, result: tf.Tensor) -> None:
     """
     request, state = planned.request, graph_state()
     table, is_train = request.table, request.is_train
-    if planned.made is None:
+    if not request.feature:
         state.movable += 1
     state.lookups += 1
     if is_train or request.thresholds != OFF:
@@ -272,35 +292,43 @@ def note_lookup(planned: PlannedLookup, result: tf.Tensor) -> None:
         table.is_grad = table.is_grad or request.is_grad
         if planned.send_count is not None:
             table.send_count = (table.send_count or 0) + int(planned.send_count)
-    if planned.made is not None:
-        table.lookups.append((planned.made, result))
+    if request.feature:
+        table.lookups.append((request, result))
 
 
-def _earlier_lookup(table: Table, made: FeatureLookup) -> Optional[tf.Tensor]:
+def _earlier_lookup(request: LookupRequest) -> Optional[tf.Tensor]:
     """Returns the result of an equal lookup of a feature that can be used here, None without one.
 
     Raises:
         ValueError: If it would be the second lookup that counts the same ids for admission.
     """
-    for other, result in table.lookups:
-        if not other.has_ids_of(made) or not _is_usable(result):
+    for other, result in request.table.lookups:
+        if not request.has_ids_of(other) or not _is_usable(result):
             continue
-        changed = made.differences(other)
+        changed = request.differences(other)
         if not changed:
             return result
-        if made.is_train and made.thresholds[0] >= 0:
+        if request.is_train and request.thresholds[0] >= 0:
             raise ValueError(
                 "the feature {!r} of the table {!r} is looked up again with another {}. Its "
                 "lookups count ids for admission, and a second one would count each of them "
                 "twice. Give all lookups of the feature the same arguments (tf.stop_gradient gives "
                 "rows without gradient).".format(
-                    made.feature, table.table_name, " and ".join(map(repr, changed))))
+                    request.feature, request.table.table_name, " and ".join(map(repr, changed))))
     return None
 
 
 def _frozen(value: Any) -> Any:
     """Returns a copy of an array, which its owner may change; anything else as it is."""
     return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _are_one_value(one: Any, other: Any) -> bool:
+    """Whether two default values are one object, or arrays of the same bytes."""
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape \
+            and one.tobytes() == other.tobytes()
+    return one is other
 
 
 def _is_usable(result: tf.Tensor) -> bool:
@@ -335,11 +363,7 @@ def _build(request: LookupRequest, modify_graph: bool, group: str) -> tf.Tensor:
         if is_shared(table):
             return look_up_shared([request], [ids], modify_graph)[0]
         if not request.is_train:
-            if request.pooling is not None:
-                found = find_pooled(table, ids, request.absent, request.pooling)
-            else:
-                found, = find_rows([table.handle], [row_shape(table.variable)], [ids],
-                                   [request.absent])
+            found = find_ids(table, ids, request.absent, request.pooling)
             mark_movable(found.op, modify_graph)
             mark_group(found.op, group)
             return tf.stop_gradient(found)

@@ -59,60 +59,6 @@ class TableOptions(NamedTuple):
     row_storage: Optional[Dict[str, Any]] = None
 
 
-class FeatureLookup(NamedTuple):
-    """What sets one lookup by FeatureSpec apart from others of the same table.
-
-    Attributes:
-        feature: The feature's unique name.
-        is_train: Its mode.
-        ids: The ids' tensor.
-        is_grad: Whether the result has gradients.
-        limit: Most distinct keys of a batch, 0 for any number.
-        thresholds: (access, eviction), -1 for none.
-        coefficient: Factor of the ids' occurrences.
-        timestamp: The timestamp's tensor, None without one.
-        default: The rows of ids that have none: a tensor, variable or array, None for zeros.
-        pooling: How the rows are pooled (mx_rec.core.bags), None if they are not.
-    """
-
-    feature: str
-    is_train: bool
-    ids: tf.Tensor
-    is_grad: bool
-    limit: int
-    thresholds: Tuple[int, int]
-    coefficient: int
-    timestamp: Optional[tf.Tensor]
-    default: Any
-    pooling: Optional[Tuple[Any, ...]] = None
-
-    def has_ids_of(self, other: "FeatureLookup") -> bool:
-        """Whether both look the same ids of one feature up in one mode."""
-        return self.feature == other.feature and self.is_train == other.is_train \
-            and self.ids is other.ids
-
-    def differences(self, other: "FeatureLookup") -> List[str]:
-        """Returns the arguments of sparse_lookup and FeatureSpec in which two lookups differ."""
-        return [name for name, differs in (
-            ("is_grad", self.is_grad != other.is_grad),
-            ("send_count", self.limit != other.limit),
-            ("access_threshold", self.thresholds[0] != other.thresholds[0]),
-            ("eviction_threshold", self.thresholds[1] != other.thresholds[1]),
-            ("faae_coefficient", self.coefficient != other.coefficient),
-            ("timestamp of the batch", self.timestamp is not other.timestamp),
-            ("serving_default_value", not _are_one_value(self.default, other.default)),
-            ("combiner, weights or max_norm", self.pooling != other.pooling),
-        ) if differs]
-
-
-def _are_one_value(one: Any, other: Any) -> bool:
-    """Whether two default values are one object, or arrays of the same bytes."""
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return one.dtype == other.dtype and one.shape == other.shape \
-            and one.tobytes() == other.tobytes()
-    return one is other
-
-
 class Table:
     """A table of embeddings: keys to rows of `emb_size` floats, made by `create_table`.
 
@@ -179,7 +125,8 @@ class Table:
         self.optimizer = None  # type: Optional[tf.compat.v1.train.Optimizer]
         self.ext_emb_size = options.dim
         self.thresholds = {}  # type: Dict[bool, Tuple[int, int]]
-        self.lookups = []  # type: List[Tuple[FeatureLookup, tf.Tensor]]
+        # Each with what was asked for (mx_rec.core.lookup.LookupRequest).
+        self.lookups = []  # type: List[Tuple[Any, tf.Tensor]]
         self._physical = physical
 
     @property

@@ -32,9 +32,9 @@ _SLOTS = "_mx_rec_slots"
 _MOST = 10
 
 
-def with_gradients(stock: Callable[..., Any], ys: Any, xs: Any, *args: Any,
-                   **kwargs: Any) -> Any:
-    """Calls tf.gradients, once tables that gradients are asked of are variables.
+def patched_gradients(stock: Callable[..., Any], ys: Any, xs: Any, *args: Any,
+                      **kwargs: Any) -> Any:
+    """tf.gradients, which knows variables and no tables: those that are asked of become variables.
 
     Args:
         stock: TensorFlow's function.

@@ -5,6 +5,7 @@ from typing import Dict, List, Sequence
 import tensorflow as tf
 
 from mx_rec.edits.replacing import FUSED_NAME, forbid_feeding, in_place_of, pass_on, replace_each
+from mx_rec.edits.wiring import waits_between
 from mx_rec.graph.plan import Record
 from mx_rec.graph.rows import Constants, replace_shapes
 from mx_rec.ops import library
@@ -43,17 +44,8 @@ def fuse_concats(graph: tf.Graph, planned: Sequence[Record]) -> None:
 
 def _concatenate(op: tf.Operation, readers: List[tf.Operation],
                  inputs: List[List[tf.Tensor]]) -> tf.Operation:
-    waits = []  # type: List[tf.Operation]
-    for tensor in op.inputs:
-        before = tensor.op
-        # In the place of an op, TensorFlow lets those wait that it reads.
-        while before not in readers:
-            waits.extend(before.control_inputs)
-            if not before.inputs:
-                break
-            before = before.inputs[0].op
-    for reader in readers:
-        waits.extend(reader.control_inputs)
+    waits = waits_between(op.outputs, [reader.outputs[0] for reader in readers])
+    waits += [wait for reader in readers for wait in reader.control_inputs]
     lists = [list(part) for part in zip(*inputs)]
     with in_place_of(op), tf.control_dependencies(waits), tf.device(readers[0].device):
         whole, = read_rows(*lists, is_whole=True, name=FUSED_NAME)

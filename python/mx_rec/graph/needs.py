@@ -20,6 +20,7 @@ from mx_rec.edits.replacing import FUSED_ATTRIBUTE, extending, extensible
 from mx_rec.edits.upstream import downstream, upstream
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.nodes import Nodes
+from mx_rec.tensorflow.graph_def import tensors_of
 from mx_rec.tensorflow.names import control_flow_util
 
 # The ops that change rows begin so.
@@ -220,7 +221,7 @@ class _Before:
                     name = "{}:{}".format(node.name, place)
                     if name not in self._moved:
                         self._own[name] = tensor
-                for name in filter(None, map(_full_name, node.input)):
+                for name in tensors_of(node):
                     if _op_name(name) not in changed and name not in self._outside:
                         self._outside[name] = self._graph.get_tensor_by_name(name)
             self._unread = None
@@ -382,7 +383,7 @@ class _Before:
             if makers:
                 # What is not outside of the nodes was there before, under names of then.
                 outside = [self._outside[full] for name in names
-                           for full in map(_full_name, self._nodes[name].input)
+                           for full in tensors_of(self._nodes[name])
                            if full in self._outside and full not in given]
                 for op in needed_by(outside, fed).intersection(downstream(makers, True)):
                     if op.name not in self._nodes:

@@ -12,6 +12,7 @@ from mx_rec.edits.upstream import readings
 from mx_rec.graph.plan import ONE_SHOT, SPLIT, TRAIN, Record
 from mx_rec.graph.sessions import PIPELINE_SCOPE
 from mx_rec.ops.lookups import Resolved, mark_movable, prepare, resolve
+from mx_rec.tensorflow.graph_def import tensors_of
 from mx_rec.tensorflow.names import MapDataset, dataset_ops
 
 # Batches that are prepared ahead of the step. One hides the key work; more smooth out jitter.
@@ -142,7 +143,7 @@ class _Extension:
                 node = nodes.get(name.split(":")[0])
                 if node is None or node.op != "Identity" or len(node.input) != 1:
                     break
-                name = _full_name(node.input[0])
+                name, = tensors_of(node)
             found[ids.tensor] = name if ids.component is None else ids.component
         return found
 
@@ -153,7 +154,7 @@ class _Extension:
         if self._computed:
             inputs = {"{}:{}".format(self._iterator.get_next, position): component
                       for position, component in enumerate(components)}
-            used = {name for node in self._moved.node for name in map(_full_name, node.input)}
+            used = {name for node in self._moved.node for name in tensors_of(node)}
             inputs = {name: value for name, value in inputs.items() if name in used}
             values = tf.import_graph_def(self._moved, input_map=inputs, name="ids",
                                          return_elements=self._computed)
@@ -269,7 +270,7 @@ def _forbid_feeding(graph: tf.Graph, iterator: Record, components: Sequence[tf.T
     for name in iterator.nodes:
         op = graph.get_operation_by_name(name)
         forbid_feeding(op, range(len(op.outputs)))
-    read = {_full_name(source) for node in iterator.graph.node for source in node.input}
+    read = {name for node in iterator.graph.node for name in tensors_of(node)}
     unfed = [component for position, component in enumerate(components)
              if "{}:{}".format(iterator.get_next, position) in read]
     if unfed:
@@ -304,8 +305,3 @@ def _restart(initializer: tf.Operation, dataset: Any, resource: tf.Tensor) -> tf
     initializer._update_input(0, dataset._variant_tensor)
     initializer._update_input(1, resource)
     return initializer
-
-
-def _full_name(source: str) -> str:
-    """Name of the tensor that an input of a NodeDef names."""
-    return source if ":" in source else source + ":0"

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from mx_rec.edits.replacing import (FUSED_NAME, forbid_feeding, in_place_of, replace_each,
                                     replace_ops)
+from mx_rec.edits.wiring import waits_between
 from mx_rec.graph.plan import Record
 from mx_rec.graph.rows import Constants, replace_shapes
 from mx_rec.ops import library
@@ -37,6 +38,8 @@ class _Rows:
         self.gradients = [(graph.get_tensor_by_name(one.tensor), one) for one in planned.gradients]
         self.none = constants.of([], tf.float32, self.op.device)
         weights = planned.weights and graph.get_tensor_by_name(planned.weights.tensor)
+        # What sums are computed from.
+        self.read = [self.op.outputs[0]] + ([] if weights is None else [weights])
         with in_place_of(self.op):
             self.ends = library().mx_rec_bag_ends(self.ids, name="ends")
             self.weights = self.none if weights is None else tf.squeeze(
@@ -115,7 +118,7 @@ def _sums(rows: _Rows, pooled: tf.Tensor) -> List[Tuple[tf.Operation, tf.Tensor]
     used = set()  # type: Set[str]
     for one in rows.planned.sums:
         op = rows.graph.get_operation_by_name(one.node)
-        waits, value = _waits(op, rows), pooled
+        waits, value = waits_between(op.outputs, rows.read), pooled
         if waits or one.combiner == "mean" or one.keep_dims or value.name in used:
             with in_place_of(op), tf.control_dependencies(waits):
                 if one.combiner == "mean":
@@ -127,20 +130,6 @@ def _sums(rows: _Rows, pooled: tf.Tensor) -> List[Tuple[tf.Operation, tf.Tensor]
         used.add(value.name)
         found.append((op, value))
     return found
-
-
-def _waits(op: tf.Operation, rows: _Rows) -> List[tf.Operation]:
-    """What a sum and the ops between the rows and it wait for."""
-    waits = []  # type: List[tf.Operation]
-    while op is not rows.op:
-        waits.extend(op.control_inputs)
-        before = next(one for one in op.inputs if one.name in rows.passed)
-        # In the place of an op, TensorFlow lets the constants wait that it reads.
-        for other in op.inputs:
-            if other is not before:
-                waits.extend(other.op.control_inputs)
-        op = before.op
-    return waits
 
 
 def _length(ids: tf.Tensor) -> tf.Tensor:

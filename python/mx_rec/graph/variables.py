@@ -9,7 +9,7 @@ from mx_rec.base.log import logger
 from mx_rec.edits.replacing import extending, extensible
 from mx_rec.edits.wiring import variable_name
 from mx_rec.graph.anew import begin_anew, reason_to_stay
-from mx_rec.graph.back import note_start, with_gradients
+from mx_rec.graph.back import note_start
 from mx_rec.graph.runs import has_seen
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.analysis import VARIABLES, is_update
@@ -197,14 +197,3 @@ def _variables_of_tables() -> List[Any]:
             for variable in one.objects.get(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, ())
             # Slots on parameter servers cannot be read, and are never variables again.
             if variable.op.name == one.plan.name or not one.plan.on_servers]
-
-
-def patched_gradients(stock: Callable[..., Any], ys: Any, xs: Any, *args: Any,
-                      **kwargs: Any) -> Any:
-    """tf.gradients, which knows variables and no tables.
-
-    Raises:
-        NotImplementedError: If they are of a variable that became a table in a run before, and
-            cannot be one again.
-    """
-    return with_gradients(stock, ys, xs, *args, **kwargs)

@@ -12,7 +12,8 @@ from mx_rec import plugin
 from mx_rec.base.log import logger
 from mx_rec.core.rows import FLOAT32
 from mx_rec.launch.options import PROGRAM, Launch
-from mx_rec.stock.select import Decision, decisions
+from mx_rec.stock.planned import StockVariable, product
+from mx_rec.stock.select import decisions
 from mx_rec.util.initialize import assume
 
 _GIB, _MIB = 2.0 ** 30, 2.0 ** 20
@@ -45,7 +46,7 @@ def _report(launch: Launch, process: int, since: float) -> None:
             return
         with open("{}.{}".format(where, process) if is_child else where, "w") as file:
             json.dump({
-                "variables": [dict(one._asdict(), **held.get(one.table or "", {}))
+                "variables": [dict(_described(one), **held.get(one.table, {}))
                               for one in decisions()],
                 "peak_bytes": peak, "seconds": seconds}, file, indent=2)
             file.write("\n")
@@ -54,7 +55,19 @@ def _report(launch: Launch, process: int, since: float) -> None:
         logger.warning("%s: the report could not be written: %s", PROGRAM, error)
 
 
-def report_text(name: str, chosen: List[Decision], held: Dict[str, Dict[str, int]], peak: int,
+def _bytes_of(one: StockVariable) -> int:
+    """Returns what a variable and its slots take as variables."""
+    return 4 * product(one.shape) * (1 + len(one.slots))
+
+
+def _described(one: StockVariable) -> Dict[str, Any]:
+    """Returns what a report says of a variable; its table is "" if no graph has it as one."""
+    return {"name": one.name, "shape": one.shape, "table": one.table, "optimizer": one.kind,
+            "slots": [slot.name for slot in one.slots], "bytes": _bytes_of(one),
+            "row_dtype": one.row_dtype, "slot_dtype": one.slot_dtype, "reason": one.reason}
+
+
+def report_text(name: str, chosen: List[StockVariable], held: Dict[str, Dict[str, int]], peak: int,
                 seconds: float) -> str:
     """Returns the lines at the end of a program.
 
@@ -77,7 +90,7 @@ def report_text(name: str, chosen: List[Decision], held: Dict[str, Dict[str, int
         if not one.table:
             text += " stayed TensorFlow's: {}".format(one.reason)
         else:
-            text += ": a table, {}".format(one.optimizer or "not trained")
+            text += ": a table, {}".format(one.kind or "not trained")
             if one.row_dtype != FLOAT32:
                 text += ", {}".format(one.row_dtype)
             if one.slot_dtype != FLOAT32:
@@ -86,6 +99,6 @@ def report_text(name: str, chosen: List[Decision], held: Dict[str, Dict[str, int
                 numbers = held[one.table]
                 text += ", {:,} rows in {:.1f} MiB where the variable {}takes {:.1f} MiB".format(
                     numbers["rows"], numbers["bytes"] / _MIB,
-                    "with its slots " if one.slots else "", one.bytes / _MIB)
+                    "with its slots " if one.slots else "", _bytes_of(one) / _MIB)
         lines.append(text)
     return "\n".join(lines) + "\n"

@@ -9,7 +9,7 @@ import tensorflow as tf
 from mx_rec.base.log import warn_once
 from mx_rec.edits.upstream import upstream
 from mx_rec.ops.optimizers import optimizer_named
-from mx_rec.optimizers.base import (RULES, Rule, adopt, apply_rows, is_offsets, rows_of_offsets,
+from mx_rec.optimizers.base import (RULES, adopt, apply_rows, is_offsets, rows_of_offsets,
                                     rows_of_variable)
 from mx_rec.optimizers.rows_variable import RowsVariable
 from mx_rec.optimizers.user_written import (RowsProcessor, UpdatedRows, find_slot,
@@ -23,9 +23,6 @@ from mx_rec.state.table_variable import (CLUSTER_TABLE_OP, TABLE_OP, TableVariab
 _Pair = Tuple[Any, Any]
 
 _TABLE_OPS = (TABLE_OP, CLUSTER_TABLE_OP)
-
-# The attribute of an optimizer that is in apply_gradients: that call.
-_CALL = "_mx_rec_call"
 
 
 class TableProcessor:
@@ -66,31 +63,10 @@ class TableProcessor:
         rule = RULES.get(type(optimizer))
         if rule is None:
             return self._ordinary.update_op(optimizer, grad)
-        call = getattr(optimizer, _CALL, None)
-        if call is None or not any(grad is one for one, _ in call.tables):
-            return _update(optimizer, rule, [(grad, self._variable)])
-        # The first table of the call has the op that updates all of them.
-        if call.update is None:
-            call.update = _update(optimizer, rule, call.tables)
-        return call.update
-
-
-class _Call:
-    """One call of apply_gradients: its tables, and the op that updates them once it is made."""
-
-    def __init__(self, tables: List[_Pair]) -> None:
-        self.tables = tables
-        self.update = None  # type: Optional[tf.Operation]
-
-
-def _update(optimizer: Any, rule: Rule, pairs: Sequence[_Pair]) -> tf.Operation:
-    """Adds the op that updates the rows of tables."""
-    step = rule.step(optimizer)
-    tables = [[rows_of_variable(grad, variable)] for grad, variable in pairs]
-    # TensorFlow puts updates beside their variable, which for a table the device says.
-    with tf.compat.v1.colocate_with(None, ignore_existing=True), tf.device("/cpu:0"):
-        updates = [apply_rows(step, group) for group in tables]
-        return updates[0] if len(updates) == 1 else tf.group(*updates)
+        step = rule.step(optimizer)
+        # TensorFlow puts updates beside their variable, which for a table the device says.
+        with tf.compat.v1.colocate_with(None, ignore_existing=True), tf.device("/cpu:0"):
+            return apply_rows(step, [rows_of_variable(grad, self._variable)])
 
 
 def patched_processor(stock: Callable[[Any], Any], v: Any) -> Any:
@@ -143,15 +119,9 @@ def patched_apply_gradients(stock: Callable[..., tf.Operation], self: Any, grads
         for _, variable in tables:
             adopt(variable.op, self, optimizer_named(rule.name(self)))
         pairs = _by_variable(pairs)
-        setattr(self, _CALL, _Call([(grad, variable) for grad, variable in pairs
-                                    if isinstance(variable, TableVariable)
-                                    and grad is not None]))
     else:
         pairs = _with_rows(self, pairs)
-    try:
-        return stock(self, pairs, *args, **kwargs)
-    finally:
-        self.__dict__.pop(_CALL, None)
+    return stock(self, pairs, *args, **kwargs)
 
 
 def _with_rows(optimizer: Any, pairs: Sequence[_Pair]) -> Sequence[_Pair]:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from mx_rec.base.log import logger
 from mx_rec.checkpoint import tables
+from mx_rec.checkpoint.contents import HISTORY, sound_table
 from mx_rec.checkpoint.parts import name_of
 from mx_rec.checkpoint.sources import Source, sources_of
 from mx_rec.checkpoint.table_ops import refuse_namesake
@@ -19,7 +20,7 @@ from mx_rec.core.table import Table
 from mx_rec.state.table_variable import (TABLE_OP, is_table_variable, refuse_shared_tables,
                                          table_config_of, table_ops)
 from mx_rec.stock.convert import converted
-from mx_rec.stock.warm_start import HISTORY, VariableStarts, load_table
+from mx_rec.stock.warm_start import VariableStarts, load_table
 
 
 class _Start(NamedTuple):
@@ -223,11 +224,7 @@ def _checked_rows(op: tf.Operation, directory: str) -> int:
 
 
 def _described(name: str, directory: str) -> Any:
-    try:
-        return tables.sound(directory, tables.describe(directory))
-    except tables.TableError as error:
-        raise tf.errors.DataLossError(None, None, "the table {!r} cannot be warm-started: "
-                                      "{}".format(name, error)) from error
+    return sound_table(directory, "the table {!r} cannot be warm-started".format(name))
 
 
 def _variables(graph: tf.Graph) -> Set[str]:

@@ -1,10 +1,8 @@
 """Admission and eviction of the tables of unchanged models: what is counted, and by which clock."""
 
-import os
 from typing import (AbstractSet, Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional,
                     Sequence, Set, Tuple)
 
-import numpy as np
 import tensorflow as tf
 
 from mx_rec.base.log import logger
@@ -211,28 +209,6 @@ def history_of(path: str) -> Optional[SavedHistory]:
         # A load says what is wrong.
         return None
     return None if history is None else SavedHistory(history["access"], history["latest"])
-
-
-def refused_rows(directory: str, table: str, count: int) -> np.ndarray:
-    """Returns which of the keys 0, 1, ... training refuses, bool (count).
-
-    Args:
-        directory: That of a checkpoint's tables, or its last delta.
-        table: Name of a table, which may be saved in parts.
-        count: Of the keys.
-    """
-    return np.all([_refused_by(path, count) for path in directories_of(directory, table)], axis=0)
-
-
-def _refused_by(path: str, count: int) -> np.ndarray:
-    history = history_of(path)
-    if history is None or history.access <= 1:
-        return np.zeros(count, bool)
-    known = np.fromfile(os.path.join(path, "hist_rec"), "<i8")[1:].reshape(-1, 3)
-    refused = np.ones(count, bool)
-    admitted = known[known[:, 1] >= history.access, 0]
-    refused[admitted[(admitted >= 0) & (admitted < count)]] = False
-    return refused
 
 
 def check_admission(converted: Sequence[Any], directory: str, checkpoint: str) -> None:

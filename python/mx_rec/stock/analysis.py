@@ -6,7 +6,7 @@ known; what is not known is the reason why a variable stays TensorFlow's.
 """
 
 import re
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import tensorflow as tf
 
@@ -352,11 +352,12 @@ def _plan_updates(uses: Uses, shape: List[int],
     if len(set(variables)) != len(variables):
         raise Stays("its optimizer uses one variable twice")
     slots, assigns = [], []
-    for variable, name in zip(variables, optimizer_named(kind).slot_names):
-        slot, made_by = _plan_slot(uses, variable, name, shape, has_saver)
+    for variable, of_engine in zip(variables, optimizer_named(kind).slots):
+        slot, made_by = _plan_slot(uses, variable, of_engine.name, shape, has_saver)
+        if not of_engine.may_start_at(slot.initial):
+            raise Stays("its optimizer's variable {} starts at {}".format(variable, slot.initial))
         slots.append(slot)
         assigns.extend(made_by)
-    _check_start(kind, slots)
     return kind, slots, assigns
 
 
@@ -367,9 +368,8 @@ def _is_scalar(node: Any) -> bool:
 
 
 def _are_distinct(nodes: Nodes, indices: Output) -> bool:
-    node, output = nodes.by_name.get(indices[0]), indices[1]
-    while node is not None and node.op == "Identity":
-        node, output = nodes.source(node.name, 0)
+    name, output = nodes.behind(indices)
+    node = nodes.by_name.get(name)
     return node is not None and node.op in ("Unique", "UniqueV2") and output == 0
 
 
@@ -400,14 +400,6 @@ def _plan_slot(uses: Uses, variable: str, name: str, shape: List[int],
         raise Stays("its optimizer's variable {} cannot be a slot: {}".format(variable, why))
     return Slot(variable, name, initial.shift), [
         one.name for one in own.assigns if not uses.was_run]
-
-
-def _check_start(kind: str, slots: Sequence[Slot]) -> None:
-    """Refuses slots that do not start as those of the engine."""
-    for slot, of_engine in zip(slots, optimizer_named(kind).slots):
-        if not of_engine.may_start_at(slot.initial):
-            raise Stays("its optimizer's variable {} starts at {}".format(slot.variable,
-                                                                          slot.initial))
 
 
 def _summary(uses: Uses, kind: str, start: str) -> str:

@@ -5,12 +5,11 @@ a table what the graph has as a variable: it is written out, row by row.
 """
 
 import contextlib
-import functools
 import os
 import shutil
 import tempfile
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -19,24 +18,31 @@ from mx_rec.base.log import logger
 from mx_rec.checkpoint import tables
 from mx_rec.checkpoint.chains import VARIABLES, chain_of, read_manifest
 from mx_rec.checkpoint.commit import listed_tables
-from mx_rec.checkpoint.contents import alone, read_table, temporary_table
+from mx_rec.checkpoint.contents import alone, read_table, sound_table, temporary_table
 from mx_rec.checkpoint.loads import StagedLoads, tables_to_load
 from mx_rec.checkpoint.parts import directories_of, name_of
 from mx_rec.checkpoint.paths import is_remote
 from mx_rec.checkpoint.remote import directory_of, local_copy
 from mx_rec.checkpoint.table_ops import TableOps
 from mx_rec.core.rows import FLOAT32
+from mx_rec.core.table import Table
+from mx_rec.edits.replacing import extensible, kept
 from mx_rec.ops.lookups import find_rows
-from mx_rec.state.table_variable import is_table_variable, row_shape
-from mx_rec.stock.admission import SavedHistory, history_of, refused_rows
+from mx_rec.state.table_variable import is_table_variable
+from mx_rec.stock.admission import RowRules, SavedHistory, history_of
 from mx_rec.stock.analysis import plan_variables
 from mx_rec.stock.planned import Slot, StockVariable, table_name
-from mx_rec.stock.convert import make_table, places_of, saved_places
-from mx_rec.stock.dense import CHUNK, fill
+from mx_rec.stock.convert import places_of, saved_places
+from mx_rec.stock.dense import CHUNK, set_all
 from mx_rec.stock.options import StockTables
 from mx_rec.stock.parts import SavedPlace
 from mx_rec.stock.server_fill import tables_on_disk
 from mx_rec.tensorflow.names import NewCheckpointReader
+
+
+# The attribute of a graph that has what fills its tables, by tables and names of variables: the
+# placeholder of a checkpoint's prefix, and the op.
+_FILLS = "_mx_rec_fills"
 
 
 def saved_tables(checkpoint: str) -> Set[str]:
@@ -138,11 +144,20 @@ class DenseSource:
         return [one.table.table_name for one in self.found]
 
     def take_over(self, session: Any) -> None:
-        """Fills the tables of this process."""
+        """Fills the tables of this process, one after the other."""
+        known = kept(session.graph, _FILLS)
         for one in self.found:
-            if one.filling is not None:
-                rows, *slots = self._values(one)
-                fill(session, one.filling, rows, slots, one.plan.first)
+            if one.plan.on_servers:
+                continue
+            key = (one.table.handle.name,) + tuple(place.name for place in self._places(one))
+            if key not in known:
+                with extensible(session.graph), tf.device("/cpu:0"), \
+                        tf.compat.v1.name_scope("mx_rec_variables"):
+                    prefix = tf.compat.v1.placeholder(tf.string, [])
+                    known[key] = prefix, self._fill(one, one.table, prefix, one.rules_of_values)
+            prefix, done = known[key]
+            self._tell(one)
+            session.run(done, {prefix: self._checkpoint})
 
     @contextlib.contextmanager
     def staged(self, session: Any, operations: Sequence[TableOps]) -> Iterator[StagedLoads]:
@@ -152,30 +167,45 @@ class DenseSource:
             session: A session of the graph.
             operations: Those of all tables that are filled from variables.
         """
-        found = [one for one in self.found if one.filling is None]
-        with tables_on_disk(found, self._checkpoint, self._values) as folder:
+        found = [one for one in self.found if one.plan.on_servers]
+        with tables_on_disk(found, self._checkpoint, self._fill_new) as folder:
             parts = [op for op in operations if op.part is not None]
             parts = tables_to_load(parts, folder) if parts else []
             with StagedLoads(session, parts, folder) as loads:
                 yield loads
 
-    def _values(self, one: Any) -> List[np.ndarray]:
-        """Returns the rows of a variable, or of a part of one, and then its slots: (n, dim); a
-        slot that the checkpoint has not is (0, dim)."""
-        places = [one.saved] + [place for place in one.slots if place.name in self._shapes]
-        values = {place.name: value.reshape(one.plan.shape[0], -1)
-                  for place, value in zip(places, read_floats(self._checkpoint, places))}
-        rows = values[one.saved.name]
-        found = [rows]
+    def _fill_new(self, one: Any, table: Table) -> tf.Operation:
+        self._tell(one)
+        return self._fill(one, table, tf.constant(self._checkpoint))
+
+    def _places(self, one: Any) -> List[SavedPlace]:
+        """Returns where a variable stands, and those of its slots that are there.
+
+        The whole of a partitioned variable need not be there under one name: optimizers that are
+        called inside of a variable scope give the slots of each part a name of their own.
+        """
+        return [one.saved] + [place for place in one.slots if place.name in self._shapes]
+
+    def _fill(self, one: Any, table: Table, prefix: tf.Tensor,
+              rules: RowRules = RowRules()) -> tf.Operation:
+        """Adds the ops that fill a table from a variable and its slots, in the default graph."""
+        places = self._places(one)
+        values = tf.raw_ops.RestoreV2(
+            prefix=prefix, tensor_names=tf.constant([place.name for place in places]),
+            shape_and_slices=tf.constant([place.spec for place in places]),
+            dtypes=[tf.float32] * len(places))
+        names = {place.name: slot.name for place, slot in zip(one.slots, one.plan.slots)}
+        slots = {names[place.name]: value for place, value in zip(places[1:], values[1:])}
+        return set_all(table, one.plan, values[0], rules, slots, True)
+
+    def _tell(self, one: Any) -> None:
+        """Logs what a table is filled from."""
         for place, slot in zip(one.slots, one.plan.slots):
-            if place.name not in values:
+            if place.name not in self._shapes:
                 logger.info("the slot %s of the table %s is not in %s: it starts at %s.",
                             slot.name, one.table.table_name, self._checkpoint, slot.initial)
-                values[place.name] = rows[:0]
-            found.append(values[place.name])
         logger.info("the table %s takes over the %d rows of the variable %s of %s.",
-                    one.table.table_name, len(rows), one.saved.name, self._checkpoint)
-        return found
+                    one.table.table_name, one.plan.shape[0], one.saved.name, self._checkpoint)
 
 
 class RowDtypes(NamedTuple):
@@ -236,31 +266,6 @@ def _check_slots(converted: Sequence[Any], directory: str, checkpoint: str) -> N
                         one.table.table_name, checkpoint, ", ".join(map(repr, found))))
 
 
-def read_floats(checkpoint: str, places: Sequence[SavedPlace]) -> List[np.ndarray]:
-    """Reads variables of a checkpoint, of partitioned ones the part that is asked for alone.
-
-    Args:
-        checkpoint: Prefix of the checkpoint.
-        places: Where their values stand in it. The whole of a partitioned variable need not be
-            there under one name: optimizers that are called inside of a variable scope give the
-            slots of each part a name of their own.
-
-    Returns:
-        The values, float32.
-
-    Raises:
-        tf.errors.OpError: If one is not there, or no float32.
-    """
-    with tf.Graph().as_default(), tf.device("/cpu:0"):
-        read = tf.raw_ops.RestoreV2(
-            prefix=tf.constant(checkpoint),
-            tensor_names=tf.constant([place.name for place in places]),
-            shape_and_slices=tf.constant([place.spec for place in places]),
-            dtypes=[tf.float32] * len(places))
-        with tf.compat.v1.Session(config=alone()) as session:
-            return session.run(list(read))
-
-
 def _is_there(directory: str, table: str) -> bool:
     """Whether a checkpoint has a table, whole or in parts."""
     return os.path.isdir(directories_of(directory, table)[0])
@@ -307,13 +312,11 @@ class _Wanted(NamedTuple):
         plan: What the graph does with it.
         saved: Where it would stand in a checkpoint of variables.
         slots: The same of its optimizer's variables, by the name of the slot.
-        seed: The seed of the graph.
     """
 
     plan: StockVariable
     saved: SavedPlace
     slots: Dict[str, SavedPlace]
-    seed: Optional[int]
 
 
 @contextlib.contextmanager
@@ -378,7 +381,7 @@ def _wanted(graph: tf.Graph, checkpoint: str, directory: str) -> List[_Wanted]:
         saved, slots = places_of(places, plan)
         if saved.name not in known:
             found.append(_Wanted(plan, saved, dict(
-                zip([slot.name for slot in plan.slots], slots)), graph.seed))
+                zip([slot.name for slot in plan.slots], slots))))
     return found
 
 
@@ -405,17 +408,16 @@ def _write(wanted: Sequence[_Wanted], checkpoint: str, directory: str, prefix: s
     values = []  # type: List[Tuple[str, str, np.ndarray]]
     known = NewCheckpointReader(checkpoint).get_variable_to_shape_map()
     for one in wanted:
-        rows, slots = _values(one, directory)
-        values.append((one.saved.name, one.saved.spec, rows.reshape(one.plan.shape)))
-        initial = {slot.name: slot.initial for slot in one.plan.slots}
-        for name, place in one.slots.items():
-            slot = slots.get(name)
-            if slot is None and place.name in known:
-                # Such tables were trained by an optimizer whose variables stayed TensorFlow's.
-                continue
-            if slot is None:
-                slot = np.full(rows.shape, initial[name], np.float32)
-            values.append((place.name, place.spec, slot.reshape(one.plan.shape)))
+        plan, own = one.plan, slice(one.plan.first, one.plan.first + one.plan.shape[0])
+        # Evaluation and prediction give what a table gives; a training admits every row.
+        found = saved_values(directory, plan.table, plan.rows, {
+            slot.name: slot.initial for slot in plan.slots}, not plan.updates)
+        # Such tables were trained by an optimizer whose variables stayed TensorFlow's, if these are
+        # in the other.
+        places = [("", one.saved)] + [(name, place) for name, place in one.slots.items()
+                                      if place.name not in known]
+        values.extend((place.name, place.spec, found[name][own].reshape(plan.shape))
+                      for name, place in places)
         logger.info("the variable %s takes the rows of the table %s of %s.", one.saved.name,
                     one.plan.table, directory)
     write_checkpoint(values, prefix + "-tables")
@@ -475,18 +477,7 @@ def written_for(graph: tf.Graph, values: Sequence[Tuple[str, str, np.ndarray]]) 
     return prefix
 
 
-def _values(one: _Wanted, directory: str) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
-    """Returns the rows of a table and its slots as variables have them."""
-    count, own = one.plan.rows, slice(one.plan.first, one.plan.first + one.plan.shape[0])
-    rows, slots = saved_rows(directory, one.plan.table, count, {
-        slot.name: slot.initial for slot in one.plan.slots}, functools.partial(_initial_rows, one))
-    if not one.plan.updates:
-        # Evaluation and prediction give what a table gives; a training admits every row.
-        rows[refused_rows(directory, one.plan.table, count)] = 0
-    return rows[own], {name: values[own] for name, values in slots.items()}
-
-
-def initial_rows(described: Any, count: int) -> np.ndarray:
+def _initial_rows(described: Any, count: int) -> np.ndarray:
     """Returns the rows that a table makes of the keys 0, 1, ..., float32 (count, dim).
 
     Args:
@@ -495,23 +486,27 @@ def initial_rows(described: Any, count: int) -> np.ndarray:
     """
     with tf.Graph().as_default():
         variable, handle = temporary_table(described["config"])
-        return _first_rows(handle, variable, count)
+        keys = tf.compat.v1.placeholder(tf.int64, [None])
+        found, = find_rows([handle], [variable], [keys], initial=True)
+        with tf.compat.v1.Session(config=alone()) as session:
+            return np.concatenate([session.run(found, {keys: np.arange(
+                first, min(first + CHUNK, count))}) for first in range(0, count, CHUNK)])
 
 
-def saved_rows(directory: str, table: str, count: int, starts: Dict[str, float],
-               make_initial: Callable[[Any, int], np.ndarray] = initial_rows
-               ) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
-    """Reads a table as a variable has its rows.
+def saved_values(directory: str, table: str, count: int, starts: Dict[str, float],
+                 is_found: bool) -> Dict[str, np.ndarray]:
+    """Reads a table as a variable has its rows: those that were never made start as it made them.
 
     Args:
         directory: That of the checkpoint's tables, or its last delta.
         table: Name of the table.
         count: Rows of the variable.
         starts: What the slots that are wanted start at, by name.
-        make_initial: Gives what rows start with, as `initial_rows` does.
+        is_found: Whether keys that training refuses have zeros, as lookups without training find
+            them, and slots as they start.
 
     Returns:
-        The rows, float32 (n, dim), and the same of each slot that is there.
+        The rows, float32 (n, dim), as "", and the same of each slot.
 
     Raises:
         tf.errors.DataLossError: If the table's files are damaged.
@@ -520,44 +515,26 @@ def saved_rows(directory: str, table: str, count: int, starts: Dict[str, float],
     links = chain_of(directory)
     described = [[_described(table, path) for path in directories_of(link, table)]
                  for link in links]
-    initial = make_initial(described[0][0], count)
-    saved = read_table(links, table, [about for link in described for about in link], list(starts))
-    keys, shape = saved.keys, initial.shape
-    if len(keys) and not (0 <= keys.min() and keys.max() < len(initial)):
+    initial = _initial_rows(described[0][0], count)
+    refuses = is_found and any(about["history"] is not None and about["history"]["access"] > 1
+                               for about in described[-1])
+    if refuses:
+        initial[:] = 0
+    saved = read_table(links, table, [about for link in described for about in link], list(starts),
+                       found=refuses)
+    keys = saved.keys
+    if len(keys) and not (0 <= keys.min() and keys.max() < count):
         raise ValueError("the table {!r} has the key {} and so is no variable of {} rows.".format(
-            table, keys.max(), len(initial)))
-    initial[keys] = saved.rows
-    slots = {name: np.full(shape, starts[name], np.float32) for name in saved.slots}
-    for name, values in saved.slots.items():
-        slots[name][keys] = values
-    return initial, slots
-
-
-def _first_rows(handle: tf.Tensor, variable: tf.Tensor, count: int) -> np.ndarray:
-    """Returns the rows of the keys 0, 1, ... of a table of the default graph, as they start."""
-    keys = tf.compat.v1.placeholder(tf.int64, [None])
-    found, = find_rows([handle], [variable], [keys], initial=True)
-    with tf.compat.v1.Session(config=alone()) as session:
-        return np.concatenate([session.run(found, {keys: np.arange(
-            first, min(first + CHUNK, count))}) for first in range(0, count, CHUNK)])
+            table, keys.max(), count))
+    values = {name: np.full(initial.shape, start, np.float32) for name, start in starts.items()}
+    values[""] = initial
+    for name, there in dict(saved.slots, **{"": saved.rows}).items():
+        values[name][keys] = there
+    return values
 
 
 def _described(name: str, path: str) -> Any:
-    try:
-        tables.sound(path, tables.verify(path))
-        return tables.sound(path, tables.describe(path))
-    except tables.TableError as error:
-        raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored from {}: "
-                                      "{}".format(name, path, error)) from error
-
-
-def _initial_rows(one: _Wanted, described: Any, count: int) -> np.ndarray:
-    """Returns what rows that were never made would start with."""
-    if not one.plan.initializer:
-        return initial_rows(described, count)
-    with tf.Graph().as_default() as graph:
-        graph.seed = one.seed
-        # Of rows of 2 bytes a value, those that were never made have such values, too.
-        table = make_table(one.plan._replace(
-            row_dtype=row_dtypes_of(described).rows, slot_dtype=FLOAT32))
-        return _first_rows(table.handle, row_shape(table.variable), count)
+    """Returns what is on disk of a table, every file of which is read."""
+    what = "the table {!r} cannot be restored from {}".format(name, path)
+    sound_table(path, what, tables.verify)
+    return sound_table(path, what)

@@ -14,14 +14,13 @@ from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical
 from mx_rec.edits.replacing import extensible, replace_waiting
 from mx_rec.edits.wiring import (change_of, forbid_dropped_feeds, forget_variables, gate_of,
                                  in_place_of, on_device, run_instead)
-from mx_rec.ops import library
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
 from mx_rec.stock.admission import RowRules, SavedHistory, rules_of
 from mx_rec.stock.analysis import VARIABLES, plan_variables, with_ids
 from mx_rec.stock.planned import StockVariable, table_name
 from mx_rec.stock.changes import change
-from mx_rec.stock.dense import Filling, make_filling, set_all, start_slot
+from mx_rec.stock.dense import clear_op, set_all
 from mx_rec.stock.late import late_ops
 from mx_rec.stock.lift import lift
 from mx_rec.stock.nodes import Nodes
@@ -31,7 +30,7 @@ from mx_rec.stock.pieces import fuse
 from mx_rec.stock.retired import refuse_retired, retired_ops
 from mx_rec.stock.rows import Rows, SlotRows
 from mx_rec.stock.savers import ops_of, renewable_savers
-from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_op, refuse_start,
+from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_parts, refuse_start,
                                       update_together)
 from mx_rec.stock.servers import HERE, Servers
 from mx_rec.tensorflow.graph_def import without_nodes
@@ -64,8 +63,6 @@ class ConvertedVariable(NamedTuple):
         table: The table.
         saved: Where its values stand in a checkpoint of variables.
         slots: The same for each of `plan.slots`.
-        filling: The ops that fill the table from variables; None of a table on parameter servers,
-            which are filled through a checkpoint.
         rules: When keys get rows and lose them.
         clear: The op that empties the table.
         objects: The variable and its slots as objects of Python, by the collections that had them.
@@ -75,7 +72,6 @@ class ConvertedVariable(NamedTuple):
     table: Table
     saved: SavedPlace
     slots: List[SavedPlace]
-    filling: Optional[Filling]
     rules: RowRules
     clear: tf.Operation
     objects: Dict[str, List[Any]]
@@ -136,38 +132,37 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool, needs: Needs = 
     rules = rules_of(graph, plans, options, trains, needs.histories)
     _check_rules(plans, rules)
     objects, places = _variable_objects(graph), saved_places(graph)
-    found = []  # type: List[Tuple[Rows, Optional[Filling]]]
-    tables = {}  # type: Dict[str, Tuple[Table, Optional[Filling]]]
+    found = []  # type: List[Rows]
+    tables = {}  # type: Dict[str, Table]
     for plan in plans:
         if not plan.converts:
             continue
         with graph.as_default(), graph.control_dependencies(None):
             if plan.table not in tables:
                 # Parts of one variable share it.
-                tables[plan.table] = _table_of(plan, options, rules[plan.name], servers)
-            table, filling = tables[plan.table]
+                tables[plan.table] = _table_of(plan, options, servers)
+            table = tables[plan.table]
             rows = ServerRows(graph, plan, table, servers) if plan.on_servers \
                 else Rows(graph, plan, table, rules[plan.name])
-            found.append((rows, filling))
+            found.append(rows)
         logger.info("the variable %s of shape %s is the table %s: %s%s.", plan.name, plan.shape,
                     plan.table, plan.reason, rows.rules.text(options.eviction_unit))
-    on_servers = [rows for rows, _ in found if isinstance(rows, ServerRows)]
+    on_servers = [rows for rows in found if isinstance(rows, ServerRows)]
     for rows in on_servers:
         # Later ones are replaced in the order of the graph, as they may need earlier ones.
         for lookup in rows.plan.lookups:
             rows.look_up(rows.op(lookup.node), lookup.trains)
     update_together(graph, on_servers)
-    fused = fuse(graph, [rows for rows, _ in found if not isinstance(rows, ServerRows)])
+    fused = fuse(graph, [rows for rows in found if not isinstance(rows, ServerRows)])
     done = converted(graph)
     cleared = {}  # type: Dict[str, tf.Operation]
-    done.extend(_convert(graph, rows, filling, fused, objects, places, cleared, servers)
-                for rows, filling in found)
-    bring_to_worker(graph, on_servers, servers)
+    done.extend(_convert(graph, rows, fused, objects, places, cleared, servers) for rows in found)
+    bring_to_worker(on_servers, servers)
     forbid_dropped_feeds(graph)
     setattr(graph, CONVERTED, done)
     if found:
-        refuse_retired([rows for rows, _ in found], retired)
-        late_ops(graph).add([rows for rows, _ in found])
+        refuse_retired(found, retired)
+        late_ops(graph).add(found)
         for saver in savers:
             if not _names(done).isdisjoint(saver.variables):
                 saver.build_anew()
@@ -193,14 +188,12 @@ def _check_rules(plans: List[StockVariable], rules: Dict[str, RowRules]) -> None
                 "process, or begin in another directory.".format(plan.table, plan.name))
 
 
-def _table_of(plan: StockVariable, options: StockTables, rules: RowRules,
-              servers: Servers) -> Tuple[Table, Optional[Filling]]:
-    """Makes a table in the default graph, and what fills it."""
-    if plan.on_servers:
-        with on_device(servers.worker):
-            return make_table(plan, options, servers.devices), None
-    table = make_table(plan, options)
-    return table, make_filling(table, plan.slots, rules if plan.trains else RowRules())
+def _table_of(plan: StockVariable, options: StockTables, servers: Servers) -> Table:
+    """Makes a table in the default graph."""
+    if not plan.on_servers:
+        return make_table(plan, options)
+    with on_device(servers.worker):
+        return make_table(plan, options, servers.devices)
 
 
 def _without_limits(graph: tf.Graph, options: StockTables, trains: bool, needs: Needs,
@@ -284,7 +277,7 @@ def places_of(places: Dict[str, SavedPlace],
     return first, slots
 
 
-def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dict[str, Set[str]],
+def _convert(graph: tf.Graph, rows: Rows, fused: Dict[str, Set[str]],
              objects: Dict[str, Any], places: Dict[str, SavedPlace],
              cleared: Dict[str, tf.Operation], servers: Servers) -> ConvertedVariable:
     """Replaces the ops of a variable that are not fused yet."""
@@ -316,7 +309,8 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
         rows.read(read)
     if plan.table not in cleared:
         with graph.as_default(), graph.control_dependencies(None):
-            cleared[plan.table] = clear_op(table, servers) if plan.on_servers else _clear(table)
+            cleared[plan.table] = clear_parts(table, servers) if plan.on_servers \
+                else clear_op(table)
     clear = cleared[plan.table]
     if plan.sets_rows:
         value = graph.get_operation_by_name(plan.assigns[0]).inputs[1]
@@ -344,21 +338,13 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
             if start is None:
                 with graph.as_default():
                     start = refuse_start(table, slot, servers) if plan.on_servers \
-                        else start_slot(table, slot)
+                        else clear_op(table, slot)
                 run_instead(initializer, start)
             _pass_on(objects[slot.variable], start)
-    made = ConvertedVariable(plan, table, *places_of(places, plan), filling,
-                             rows.rules, clear, {})
+    made = ConvertedVariable(plan, table, *places_of(places, plan), rows.rules, clear, {})
     made.objects.update(forget_variables(
         graph, [plan.name] + [slot.variable for slot in plan.slots]))
     return made
-
-
-def _clear(table: Table) -> tf.Operation:
-    """Adds the op that empties a table of this process, in the default graph."""
-    with tf.device("/cpu:0"), \
-            tf.compat.v1.name_scope(table.variable.op.name + "//table/"):
-        return library().mx_rec_clear(table.handle, [], [], name="initialize").op
 
 
 def _pass_on(variable: Any, initializer: tf.Operation) -> None:

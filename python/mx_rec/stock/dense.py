@@ -1,6 +1,6 @@
 """Sets the rows of tables to the values of variables."""
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -13,46 +13,6 @@ from mx_rec.stock.admission import RowRules, count_as_admitted
 
 # Rows that go into a table by one run, at most.
 CHUNK = 1 << 16
-
-
-class Filling(NamedTuple):
-    """The ops that set rows of a table and their slots.
-
-    Attributes:
-        ids: Placeholder of distinct keys, int64 (n).
-        rows: Placeholder of embeddings, float32 (n, dim).
-        slots: Placeholders of each slot, float32 (n, dim); of one of no rows, (0, dim), they start
-            as those of new rows do.
-        done: Sets them.
-        chunk: Rows that go into the table by one run.
-    """
-
-    ids: tf.Tensor
-    rows: tf.Tensor
-    slots: List[tf.Tensor]
-    done: tf.Operation
-    chunk: int
-
-
-def make_filling(table: Table, slots: Sequence[Any], rules: RowRules = RowRules()) -> Filling:
-    """Adds the ops that fill a table from variables.
-
-    Args:
-        table: The table.
-        slots: Its slots (stock.planned.Slot).
-        rules: When keys get rows: those that are set count as admitted.
-
-    Returns:
-        The ops.
-    """
-    v1, dim = tf.compat.v1, table.emb_size
-    scope = "{}//table/variable/".format(scope_of(table.table_name))
-    with tf.init_scope(), v1.name_scope(scope), tf.device("/cpu:0"):
-        ids = v1.placeholder(tf.int64, [None], name="ids")
-        rows = v1.placeholder(tf.float32, [None, dim], name="rows")
-        values = [v1.placeholder(tf.float32, [None, dim], name="slot") for _ in slots]
-        done = _set_rows(table, slots, rules, ids, rows, values, True)
-    return Filling(ids, rows, values, done, chunk_of(table))
 
 
 def _set_rows(table: Table, slots: Sequence[Any], rules: RowRules, ids: tf.Tensor,
@@ -92,7 +52,7 @@ def set_all(table: Table, plan: Any, rows: Optional[tf.Tensor],
         rows = tf.reshape(tf.ensure_shape(rows, plan.shape), [count, dim])
 
     def fill_chunk(first: tf.Tensor, end: tf.Tensor) -> tf.Operation:
-        ids = tf.range(first, end)
+        ids = tf.range(first, end) + plan.first
         part = rows[first:end] if rows is not None else find_rows(
             [table.handle], [row_shape(table.variable)], [ids], initial=True, name="found")[0]
         values = [whole[slot.name][first:end] for slot in given]
@@ -128,35 +88,17 @@ def each_chunk(count: int, chunk: int,
         back_prop=False, name="fill", return_same_structure=True)[0].op
 
 
-def start_slot(table: Table, slot: Any) -> tf.Operation:
-    """Adds the op that sets a slot of all rows of a table to what it starts at.
+def clear_op(table: Table, slot: Any = None) -> tf.Operation:
+    """Adds the op that empties a table, or sets a slot of all of its rows to what it starts at.
 
-    One op does it: another one of the same run may empty the table meanwhile.
+    One op sets it: another one of the same run may empty the table meanwhile.
 
     Args:
         table: The table.
-        slot: The slot (stock.planned.Slot).
+        slot: The slot (stock.planned.Slot), None for the table.
     """
-    scope = "{}//table/{}/".format(scope_of(table.table_name), slot.name)
+    scope = "{}//table/{}".format(scope_of(table.table_name), slot.name + "/" if slot else "")
     with tf.init_scope(), tf.device("/cpu:0"), tf.compat.v1.name_scope(scope):
-        names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8))]
-        return library().mx_rec_clear(table.handle, names, [slot.initial], name="initialize").op
-
-
-def fill(session: Any, filling: Filling, rows: np.ndarray,
-         slots: Sequence[np.ndarray], start: int = 0) -> None:
-    """Sets the rows of the keys start, start + 1, ... of a table.
-
-    Args:
-        session: A session of the graph.
-        filling: The table's ops.
-        rows: float32 (n, dim).
-        slots: The same of each slot.
-        start: The first key.
-    """
-    for first in range(0, len(rows), filling.chunk):
-        part = slice(first, min(first + filling.chunk, len(rows)))
-        feeds = {filling.ids: start + np.arange(part.start, part.stop, dtype=np.int64),
-                 filling.rows: rows[part]}
-        feeds.update(zip(filling.slots, [values[part] for values in slots]))
-        session.run(filling.done, feeds)
+        names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8))] if slot else []
+        return library().mx_rec_clear(table.handle, names, [slot.initial] if slot else [],
+                                      name="initialize").op

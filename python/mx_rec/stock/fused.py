@@ -61,6 +61,7 @@ class _Pool(NamedTuple):
         segments: The tensor that tells which bag the row of an id is of.
         weights: What the row of each id is multiplied with before, None if it is not.
         ops: Names of the ops between the rows and its result.
+        combiner: "sum", "mean" or "sqrtn".
     """
 
     node: Any
@@ -68,30 +69,25 @@ class _Pool(NamedTuple):
     segments: Output
     weights: Optional[Output]
     ops: Tuple[str, ...]
+    combiner: str
 
 
-class Pooled(NamedTuple):
+class _Pooled(NamedTuple):
     """The vectors of bags.
 
     Attributes:
         result: The op that gives them.
         fill: Name of the SparseFillEmptyRows that they are of, "" without.
         ids: The tensors of the indices and of the ids.
-        combiner: "sum", "mean" or "sqrtn".
-        segments: The tensor that tells which bag the row of an id is of.
-        pool: Name of the op that pools rows.
+        pool: How they are made of rows.
         clipped: The rows, if they are scaled down before.
-        weights: What the row of each id is multiplied with, None if it is not.
     """
 
     result: Any
     fill: str
     ids: Tuple[Output, Output]
-    combiner: str
-    segments: Output
-    pool: str
+    pool: _Pool
     clipped: Optional[Clipped]
-    weights: Optional[Output]
 
 
 class Piece(NamedTuple):
@@ -208,32 +204,33 @@ def _piece(nodes: Nodes, gather: Any, ids: Output, value: Output, step: Step) ->
 def _pooled(nodes: Nodes, gather: Any, unique: str, grad: Output,
             step: Step) -> Optional[Piece]:
     """Returns a pooled lookup of distinct ids, given the gradient of their rows."""
-    found = pooling_of(nodes, gather, unique)
+    found = _pooling_of(nodes, gather, unique)
     if found is None:
         # The ids of an ordinary lookup may be distinct, too.
         return None
+    pool = found.pool
     of_rows, of_pooled = None, grad  # type: Optional[Output], Optional[Output]
-    if found.clipped is not None or found.weights is not None:
+    if found.clipped is not None or pool.weights is not None:
         of_rows = grad
-        if not is_alone(nodes, (gather.name, 0), found.pool, of_rows, set(step.ops)):
+        if not is_alone(nodes, (gather.name, 0), pool.node.name, of_rows, set(step.ops)):
             return None
     if found.clipped is not None:
         of_pooled = _of_scaled(nodes, found.clipped, (unique, 1), grad)
     if of_pooled is None:
         return None
-    of_result = _of_vectors(nodes, found, unique, of_pooled)
+    of_result = _of_vectors(nodes, pool, unique, of_pooled)
     sparse = (found.ids, False)  # type: Optional[Tuple[Tuple[Output, ...], bool]]
     indices, _ = found.ids
-    if found.weights is not None and _is(nodes, indices, ("SparseFillEmptyRows",), 0):
+    if pool.weights is not None and _is(nodes, indices, ("SparseFillEmptyRows",), 0):
         sparse = found.ids + (nodes.inputs[indices[0]][2],), False
     if found.fill:
         of_result, sparse = _chosen(nodes, found, of_result), _sparse(nodes, found.fill)
     if of_result is None or sparse is None:
         return None
     return Piece(gather.name, of_result, Bags(
-        found.result.name, found.fill, found.combiner, *sparse, pool=found.pool,
+        found.result.name, found.fill, pool.combiner, *sparse, pool=pool.node.name,
         max_norm=None if found.clipped is None else found.clipped.max_norm, of_rows=of_rows,
-        weights=found.weights))
+        weights=pool.weights))
 
 
 def _of_scaled(nodes: Nodes, clipped: Clipped, places: Output, of_rows: Output) -> Optional[Output]:
@@ -254,7 +251,7 @@ def _of_scaled(nodes: Nodes, clipped: Clipped, places: Output, of_rows: Output) 
     return found[0] if len(found) == 1 else None
 
 
-def _chosen(nodes: Nodes, pooled: Pooled, grad: Optional[Output]) -> Optional[Output]:
+def _chosen(nodes: Nodes, pooled: _Pooled, grad: Optional[Output]) -> Optional[Output]:
     """Returns the gradient of the vectors with zeros for bags without ids, given that of all:
     where(is_row_empty, zeros, grad)."""
     if grad is None or not _is(nodes, grad, ("Select",), 0):
@@ -266,23 +263,23 @@ def _chosen(nodes: Nodes, pooled: Pooled, grad: Optional[Output]) -> Optional[Ou
     return of_result
 
 
-def _of_vectors(nodes: Nodes, pooled: Pooled, unique: str, grad: Output) -> Optional[Output]:
+def _of_vectors(nodes: Nodes, pool: _Pool, unique: str, grad: Output) -> Optional[Output]:
     """Returns the gradient of pooled vectors of which another is that of their rows."""
     made = nodes.by_name[grad[0]]
     inputs = nodes.inputs[made.name]
     if made.op in _GRADIENTS:
-        if _GRADIENTS[made.op] != pooled.combiner or inputs[1] != (unique, 1) \
-                or nodes.behind(inputs[2]) != pooled.segments:
+        if _GRADIENTS[made.op] != pool.combiner or inputs[1] != (unique, 1) \
+                or nodes.behind(inputs[2]) != pool.segments:
             return None
         return nodes.behind(inputs[0])
-    if made.op != "UnsortedSegmentSum" or pooled.combiner != "sum":
+    if made.op != "UnsortedSegmentSum" or pool.combiner != "sum":
         return None
     spread = nodes.behind(inputs[0])  # type: Optional[Output]
-    if pooled.weights is not None:
-        spread = _before_product(nodes, inputs[0], pooled.weights)
+    if pool.weights is not None:
+        spread = _before_product(nodes, inputs[0], pool.weights)
     if spread is None or nodes.behind(inputs[1], _SAME_ROWS) != (unique, 1) \
             or not _takes_rows(nodes, spread) \
-            or nodes.behind(nodes.inputs[spread[0]][1]) != pooled.segments:
+            or nodes.behind(nodes.inputs[spread[0]][1]) != pool.segments:
         return None
     return nodes.behind(nodes.inputs[spread[0]][0])
 
@@ -349,7 +346,7 @@ def _sparse(nodes: Nodes, fill: str) -> Optional[Tuple[Tuple[Output, ...], bool]
     return (all_indices, all_values, shape), True
 
 
-def pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[Pooled]:
+def _pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[_Pooled]:
     """Finds the vectors of bags behind a gather of distinct ids, for which others may be chosen
     where there are no ids: where(is_row_empty, zeros, pooled).
 
@@ -366,26 +363,24 @@ def pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[Pooled]:
              if clipped is not None or pool.rows == (gather.name, 0)]
     if len(pools) != 1:
         return None
-    (pool, _, segments, weights, own), clipped = pools[0]
+    pool, clipped = pools[0]
     # TensorFlow reads rows for all before it updates them. A reader of its own is not ordered so.
-    if clipped is None and any(use.node.op not in SHAPES and use.node.name not in own
+    if clipped is None and any(use.node.op not in SHAPES and use.node.name not in pool.ops
                                for use in _readers(nodes, gather)):
         return None
-    indices, ids = _matrix_of(nodes, segments), nodes.behind(nodes.inputs[unique][0])
+    indices, ids = _matrix_of(nodes, pool.segments), nodes.behind(nodes.inputs[unique][0])
     if indices is None:
         return None
-    if weights is not None:
-        if gather.name in nodes.upstream([weights[0]], waits=True):
-            return None
-        return Pooled(pool, "", (indices, ids), "sum", segments, pool.name, clipped, weights)
-    combiner = _SUMS[pool.op]
-    if not _is(nodes, ids, ("SparseFillEmptyRows",), 1):
-        return Pooled(pool, "", (indices, ids), combiner, segments, pool.name, clipped, None)
-    fill = ids[0]
-    if indices != (fill, 0) or any(use.node.op not in SHAPES for use in _readers(nodes, pool)
+    if pool.weights is not None and gather.name in nodes.upstream([pool.weights[0]], waits=True):
+        return None
+    pooled = _Pooled(pool.node, "", (indices, ids), pool, clipped)
+    if pool.weights is not None or not _is(nodes, ids, ("SparseFillEmptyRows",), 1):
+        return pooled
+    fill, vectors = ids[0], pool.node
+    if indices != (fill, 0) or any(use.node.op not in SHAPES for use in _readers(nodes, vectors)
                                    if use.node.op != "Select"):
         return None
-    chosen = [use.node for use in nodes.uses(pool.name) if use.node.op == "Select"
+    chosen = [use.node for use in nodes.uses(vectors.name) if use.node.op == "Select"
               and use.position == 2]
     if len(chosen) != 1:
         return None
@@ -398,7 +393,7 @@ def pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[Pooled]:
     if not _is(nodes, column, ("Reshape",), 0) \
             or nodes.behind(nodes.inputs[column[0]][0]) != (fill, 2):
         return None
-    return Pooled(chosen[0], fill, (indices, ids), combiner, segments, pool.name, clipped, None)
+    return pooled._replace(result=chosen[0], fill=fill)
 
 
 def _pools(nodes: Nodes, unique: str) -> Iterator[_Pool]:
@@ -407,7 +402,7 @@ def _pools(nodes: Nodes, unique: str) -> Iterator[_Pool]:
         node, inputs = use.node, nodes.inputs[use.node.name]
         rows = nodes.behind(inputs[0])
         if use.position == 1 and node.op in _SUMS:
-            yield _Pool(node, rows, nodes.behind(inputs[2]), None, (node.name,))
+            yield _Pool(node, rows, nodes.behind(inputs[2]), None, (node.name,), _SUMS[node.op])
         elif use.position == 1 and _takes_rows(nodes, (node.name, 0)):
             # What tf.nn.embedding_lookup_sparse makes of weights.
             for product in nodes.uses(node.name):
@@ -417,7 +412,7 @@ def _pools(nodes: Nodes, unique: str) -> Iterator[_Pool]:
                         weights = nodes.behind(nodes.inputs[times][1 - product.position])
                         segments = nodes.behind(nodes.inputs[total.node.name][1])
                         yield _Pool(total.node, rows, segments, weights,
-                                    (node.name, times, total.node.name))
+                                    (node.name, times, total.node.name), "sum")
 
 
 def _clipped(nodes: Nodes, gather: Any, result: Output) -> Optional[Clipped]:

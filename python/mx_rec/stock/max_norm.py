@@ -8,7 +8,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Set
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.stock.alike import is_alike
+from mx_rec.stock.alike import Pattern
 from mx_rec.stock.nodes import Nodes, Output
 
 # Ops that a gradient of rows goes through on its way to the update.
@@ -31,24 +31,6 @@ class Clipped(NamedTuple):
     dim: int
 
 
-class _Pattern(NamedTuple):
-    """What TensorFlow makes of tf.clip_by_norm and of its gradient.
-
-    Attributes:
-        nodes: The graph.
-        rows: The rows.
-        grad: The gradient of the result.
-        result: The result.
-        of_rows: The gradient of the rows.
-    """
-
-    nodes: Nodes
-    rows: Output
-    grad: Output
-    result: Output
-    of_rows: Output
-
-
 def clipped_rows(nodes: Nodes, result: Output, dim: int) -> Optional[Clipped]:
     """Finds rows that are scaled down.
 
@@ -66,11 +48,9 @@ def clipped_rows(nodes: Nodes, result: Output, dim: int) -> Optional[Clipped]:
     max_norm = _number(nodes, nodes.inputs[divisor][1])
     if max_norm is None or not 0 < max_norm < float("inf"):
         return None
-    pattern = _pattern(dim, max_norm)
     rows = nodes.behind(nodes.inputs[product][0])
-    found = Clipped(rows, result, max_norm, dim)
-    return found if is_alike(nodes, result, pattern.nodes, pattern.result,
-                             {pattern.rows: [rows]}) else None
+    fits = _pattern(dim, max_norm).fits(nodes, result, "result", rows=[rows])
+    return Clipped(rows, result, max_norm, dim) if fits else None
 
 
 def is_gradient(nodes: Nodes, clipped: Clipped, of_result: Sequence[Output],
@@ -84,9 +64,8 @@ def is_gradient(nodes: Nodes, clipped: Clipped, of_result: Sequence[Output],
             slices dense for each op that takes them.
         of_rows: The tensor.
     """
-    pattern = _pattern(clipped.dim, clipped.max_norm)
-    return is_alike(nodes, of_rows, pattern.nodes, pattern.of_rows,
-                    {pattern.rows: [clipped.rows], pattern.grad: of_result})
+    return _pattern(clipped.dim, clipped.max_norm).fits(
+        nodes, of_rows, "of_rows", rows=[clipped.rows], grad=of_result)
 
 
 def is_alone(nodes: Nodes, rows: Output, pool: str, of_rows: Output, update: Set[str]) -> bool:
@@ -139,13 +118,12 @@ def _number(nodes: Nodes, output: Output) -> Optional[float]:
 
 
 @functools.lru_cache(maxsize=None)
-def _pattern(dim: int, max_norm: float) -> _Pattern:
+def _pattern(dim: int, max_norm: float) -> Pattern:
+    """Returns what TensorFlow makes of tf.clip_by_norm and of its gradient: the `rows`, the
+    `result`, the gradient `grad` of that, and the gradient `of_rows`."""
     with tf.Graph().as_default() as graph:
         rows = tf.compat.v1.placeholder(tf.float32, [None, dim])
         grad = tf.compat.v1.placeholder(tf.float32, [None, dim])
         result = tf.clip_by_norm(rows, max_norm, axes=[1])
         of_rows, = tf.gradients(result, rows, grad)
-        nodes = Nodes(graph.as_graph_def())
-    tensors = [nodes.behind((one.op.name, one.value_index))
-               for one in (rows, grad, result, of_rows)]
-    return _Pattern(nodes, *tensors)
+        return Pattern(graph, rows=rows, grad=grad, result=result, of_rows=of_rows)

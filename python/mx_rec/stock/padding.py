@@ -6,36 +6,16 @@ gradients of rows in which those of id 0 are left out.
 """
 
 import functools
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
-from mx_rec.stock.alike import is_alike
+from mx_rec.stock.alike import Pattern
 from mx_rec.stock.nodes import Nodes, Output
 from mx_rec.stock.values import joined_rows
 
 #: The op of the gradient.
 GRADIENT = "StridedSliceGrad"
-
-
-class _Pattern(NamedTuple):
-    """What TensorFlow makes of such a value and of its gradient.
-
-    Attributes:
-        nodes: The graph.
-        variable: The value of the variable.
-        values: The gradients of rows.
-        ids: Their ids.
-        padded: The value with zeros.
-        of_variable: The gradient of the variable.
-    """
-
-    nodes: Nodes
-    variable: Output
-    values: Output
-    ids: Output
-    padded: Output
-    of_variable: Output
 
 
 def padded_value(nodes: Nodes, rest: Any, shape: Sequence[int]) -> Optional[Any]:
@@ -55,8 +35,7 @@ def padded_value(nodes: Nodes, rest: Any, shape: Sequence[int]) -> Optional[Any]
     made = uses[0].node
     variable = nodes.behind(nodes.inputs[rest.name][0])
     return made if any(
-        is_alike(nodes, (made.name, 0), pattern.nodes, pattern.padded,
-                 {pattern.variable: [variable]})
+        pattern.fits(nodes, (made.name, 0), "padded", variable=[variable])
         for pattern in _patterns(shape[0], shape[1], tf.int32)) else None
 
 
@@ -83,10 +62,9 @@ def padded_gradients(nodes: Nodes, grad: Any,
     if kept.op != "GatherV2":
         return []
     of_rows, ids = [nodes.behind(nodes.inputs[one.name][0]) for one in (values, kept)]
-    if not any(is_alike(nodes, (grad.name, 0), pattern.nodes, pattern.of_variable,
-                        {pattern.values: [of_rows], pattern.ids: [ids]})
-               for pattern in _patterns(shape[0], shape[1], tf.as_dtype(
-                   kept.attr["Tparams"].type))):
+    kind = tf.as_dtype(kept.attr["Tparams"].type)
+    if not any(pattern.fits(nodes, (grad.name, 0), "of_variable", values=[of_rows], ids=[ids])
+               for pattern in _patterns(shape[0], shape[1], kind)):
         return []
     parts = joined_rows(nodes, of_rows), joined_rows(nodes, ids)
     if len(parts[0]) != len(parts[1]):
@@ -95,9 +73,10 @@ def padded_gradients(nodes: Nodes, grad: Any,
 
 
 @functools.lru_cache(maxsize=None)
-def _patterns(rows: int, dim: int, kind: tf.DType) -> List[_Pattern]:
-    """Returns the ways to write it, with ids of a type."""
-    found = []  # type: List[_Pattern]
+def _patterns(rows: int, dim: int, kind: tf.DType) -> List[Pattern]:
+    """Returns the ways to write it, with ids of a type: the `padded` value of a `variable`, and the
+    gradient `of_variable` of gradients of rows, which are `values` and `ids`."""
+    found = []  # type: List[Pattern]
     for cut in (lambda v: v[1:, :], lambda v: v[1:]):
         with tf.Graph().as_default() as graph:
             variable = tf.compat.v1.placeholder(tf.float32, [rows, dim])
@@ -105,7 +84,6 @@ def _patterns(rows: int, dim: int, kind: tf.DType) -> List[_Pattern]:
             ids = tf.compat.v1.placeholder(kind, [None])
             padded = tf.concat([tf.zeros([1, dim]), cut(variable)], 0)
             grad, = tf.gradients(padded, variable, tf.IndexedSlices(values, ids, tf.shape(padded)))
-            nodes = Nodes(graph.as_graph_def())
-        found.append(_Pattern(nodes, *[nodes.behind((one.op.name, one.value_index)) for one in (
-            variable, values, ids, padded, grad)]))
+            found.append(Pattern(graph, variable=variable, values=values, ids=ids, padded=padded,
+                                 of_variable=grad))
     return found

@@ -89,10 +89,6 @@ class _Update(NamedTuple):
     lookups: List[_Lookup]
     waits: List[tf.Operation]
 
-    def ops(self) -> List[tf.Operation]:
-        """Returns the ops that are replaced."""
-        return [self.rows.op(name) for name in self.step.ops]
-
 
 def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
     """Replaces lookups, and the updates that take their gradients straight.
@@ -188,10 +184,7 @@ def _waits(rows: Rows, step: forms.Step, lookups: Sequence[_Lookup]) -> List[tf.
             if bags.of_rows is not None:
                 # The ops between wait for each other alone.
                 first.append(rows.tensor(bags.of_rows))
-    waits = waits_between([rows.tensor(one) for one in step.last], first)
-    for name in step.ops:
-        waits.extend(wait for wait in rows.op(name).control_inputs if wait.name not in step.ops)
-    return waits
+    return rows.waits_of(step, first)
 
 
 def _pool(one: _Lookup, none: tf.Tensor) -> None:
@@ -223,7 +216,7 @@ def _pool(one: _Lookup, none: tf.Tensor) -> None:
 
 def _apply(change: _Update) -> None:
     """Replaces an update by one that takes sums; before the first run the graph pass joins them."""
-    rows, ops = change.rows, change.ops()
+    rows, ops = change.rows, change.rows.ops(change.step)
     # Some may have been replaced since they were noted.
     waits = [in_its_place(wait) for wait in change.waits]
     with in_place_of(ops[0], waits, [op.name for op in ops]):

@@ -268,11 +268,8 @@ class Rows:
     def update(self, step: forms.Step) -> None:
         """Replaces a sparse update by one that takes keys."""
         op = self.op(step.ops[0])
-        waits = [wait for name in step.ops[1:] for wait in self.op(name).control_inputs
-                 if wait.name not in step.ops]
-        if step.dense is not None:
-            waits += waits_between([self.tensor(one) for one in step.last], [
-                self.tensor(one) for part in step.parts for one in part])
+        waits = self.waits_of(step, [] if step.dense is None else [
+            self.tensor(one) for part in step.parts for one in part])
         batch = self.batch() if step.decays else None
         with in_place_of(op, waits, step.ops):
             ids, grad = self.gradient(step)
@@ -293,9 +290,25 @@ class Rows:
                           Gradients([self.table.handle], [offsets], [grad], inverses), "update")
         self.replace_update(step, done)
 
+    def waits_of(self, step: forms.Step, first: Sequence[tf.Tensor]) -> List[tf.Operation]:
+        """Returns what an op in the place of an update waits for.
+
+        Args:
+            step: The update.
+            first: The tensors that it takes in the place of what the update takes; none if it takes
+                the same.
+        """
+        between = waits_between([self.tensor(one) for one in step.last], first) if first else []
+        return between + [wait for op in self.ops(step) for wait in op.control_inputs
+                          if wait.name not in step.ops]
+
+    def ops(self, step: forms.Step) -> List[tf.Operation]:
+        """Returns the ops of an update, which are replaced."""
+        return [self.op(name) for name in step.ops]
+
     def replace_update(self, step: forms.Step, done: tf.Operation) -> None:
         """Puts an op in the place of an update."""
-        ops = [self.op(name) for name in step.ops]
+        ops = self.ops(step)
         for one in ops:
             replace_change(one, done, ops)
         for name in step.gates:

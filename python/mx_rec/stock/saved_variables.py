@@ -12,8 +12,7 @@ import tensorflow as tf
 
 from mx_rec.checkpoint.chains import VARIABLES, read_manifest
 from mx_rec.checkpoint.remote import directory_of, local_copy
-from mx_rec.stock.admission import refused_rows
-from mx_rec.stock.checkpoints import saved_rows, written_for
+from mx_rec.stock.checkpoints import saved_values, written_for
 from mx_rec.stock.convert import ConvertedVariable
 
 
@@ -105,13 +104,9 @@ def _value(checkpoint: str, parts: Sequence[Dict[str, Any]]) -> np.ndarray:
     with local_copy(directory_of(checkpoint)) as directory:
         for part in parts:
             slot, end = part["slot"], part["key"] + part["rows"]
-            rows, slots = saved_rows(directory, part["table"], end,
-                                     {slot: part["initial"]} if slot else {})
-            if slot:
-                rows = slots.get(slot, np.full_like(rows, part["initial"]))
-            else:
-                rows[refused_rows(directory, part["table"], end)] = 0
-            value[part["first"]:part["first"] + part["rows"]] = rows[part["key"]:end]
+            found = saved_values(directory, part["table"], end,
+                                 {slot: part["initial"]} if slot else {}, not slot)
+            value[part["first"]:part["first"] + part["rows"]] = found[slot][part["key"]:end]
     return value.reshape(whole)
 
 

@@ -1,8 +1,7 @@
 """Converts the graph of a script as `init(stock_tables=...)` says, and tells what stays."""
 
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, List
 
-import numpy as np
 import tensorflow as tf
 
 from mx_rec.base.log import logger, warn_once
@@ -20,37 +19,11 @@ from mx_rec.stock.undo import undone_by_error
 from mx_rec.tensorflow.graph_def import serialized, without_nodes
 
 
-class Decision(NamedTuple):
-    """What became of a variable that the options choose, in the graphs of this process.
-
-    Attributes:
-        name: Name of its op.
-        shape: Its sizes.
-        table: Name of its table, "" if no graph has it as a table.
-        optimizer: Of the table's updates; "" without any.
-        slots: Names of the optimizer's slots.
-        bytes: What the variable and its slots take as variables.
-        row_dtype: As what its table keeps the rows.
-        slot_dtype: As what it keeps the slots.
-        reason: Why it is a table, or stays.
-    """
-
-    name: str
-    shape: List[int]
-    table: str
-    optimizer: str
-    slots: List[str]
-    bytes: int
-    row_dtype: str
-    slot_dtype: str
-    reason: str
+# What became of variables in the graphs of this process, by their names.
+_decided = {}  # type: Dict[str, StockVariable]
 
 
-# By the names of the variables.
-_decided = {}  # type: Dict[str, Decision]
-
-
-def decisions() -> List[Decision]:
+def decisions() -> List[StockVariable]:
     """Returns what became of the variables that the options chose, by their names."""
     return [_decided[name] for name in sorted(_decided)]
 
@@ -59,14 +32,8 @@ def _note(chosen: List[StockVariable]) -> None:
     """Notes what became of variables; graphs with a table, and those that train it, say more."""
     for plan in chosen:
         before = _decided.get(plan.name)
-        if before is not None and (before.table and not plan.converts
-                                   or before.optimizer and not plan.kind):
-            continue
-        floats = int(np.prod(plan.shape, dtype=np.int64)) * (1 + len(plan.slots))
-        _decided[plan.name] = Decision(
-            plan.name, list(plan.shape), plan.table if plan.converts else "", plan.kind,
-            [slot.name for slot in plan.slots], 4 * floats, plan.row_dtype,
-            plan.slot_dtype, plan.reason)
+        if before is None or not (before.table and not plan.table or before.kind and not plan.kind):
+            _decided[plan.name] = plan
 
 
 def convert_graph(graph: tf.Graph, trains: bool, needs: Needs = Needs(),
@@ -130,7 +97,7 @@ def has_tables(graph: tf.Graph) -> bool:
     if any(plan.converts for plan in plans) and not _has_strategy(graph) \
             and not servers_of(graph).devices:
         return True
-    _tell(graph, options, [plan._replace(converts=False) for plan in plans], HERE)
+    _tell(graph, options, [plan.staying(plan.reason) for plan in plans], HERE)
     return False
 
 

@@ -14,22 +14,22 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence
 import numpy as np
 import tensorflow as tf
 
+from mx_rec.checkpoint.contents import alone
 from mx_rec.checkpoint.remote import is_remote
 from mx_rec.core.rows import FLOAT32
+from mx_rec.core.table import Table
 from mx_rec.stock.convert import make_table
-from mx_rec.stock.dense import fill, make_filling
 
 
 @contextlib.contextmanager
 def tables_on_disk(found: Sequence[Any], checkpoint: str,
-                   read: Callable[[Any], List[np.ndarray]]) -> Iterator[str]:
+                   fill: Callable[[Any, Table], tf.Operation]) -> Iterator[str]:
     """Gives a directory with tables that are filled from variables.
 
     Args:
         found: Variables of tables on parameter servers (stock.convert.ConvertedVariable).
         checkpoint: Prefix of the checkpoint that has the variables.
-        read: Returns the rows of one of them and then its slots, each float32 (n, dim), or (0, dim)
-            for one that starts as those of new rows do.
+        fill: Adds the ops that fill a table of the default graph from one of them.
 
     Yields:
         The directory, with one directory for each table; "" for no variable.
@@ -54,24 +54,22 @@ def tables_on_disk(found: Sequence[Any], checkpoint: str,
         # Other users than the chief's may run the servers.
         os.chmod(folder, 0o755)
         for name, parts in tables.items():
-            _write(parts, read, os.path.join(folder, name))
+            _write(parts, fill, os.path.join(folder, name))
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write(parts: List[Any], read: Callable[[Any], List[np.ndarray]], path: str) -> None:
+def _write(parts: List[Any], fill: Callable[[Any, Table], tf.Operation], path: str) -> None:
     """Saves a table that has the rows of the parts of a variable."""
     # It has what the variables have, and a load converts it.
     plan = parts[0].plan._replace(row_dtype=FLOAT32, slot_dtype=FLOAT32)
-    with tf.Graph().as_default() as graph:
+    with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
         table = make_table(plan)
-        filling = make_filling(table, plan.slots)
         save, = [op for op in graph.get_operations() if op.type == "MxRecSave"]
+        filled = [fill(one, table) for one in parts]
         # It runs here, and takes no accelerator from the chief.
-        config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-        with tf.compat.v1.Session("", config=config) as session:
-            for one in parts:
-                rows, *slots = read(one)
-                fill(session, filling, rows, slots, one.plan.first)
+        with tf.compat.v1.Session("", config=alone()) as session:
+            for done in filled:
+                session.run(done)
             session.run(save, {save.inputs[1]: np.frombuffer(os.fsencode(path), np.uint8)})

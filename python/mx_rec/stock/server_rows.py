@@ -21,12 +21,10 @@ from mx_rec.cluster.updates import Rows as Gradients
 from mx_rec.cluster.updates import push
 from mx_rec.core.table import Table
 from mx_rec.edits.upstream import downstream, upstream
-from mx_rec.edits.wiring import (in_its_place, in_place_of, on_device, replace_change,
-                                 waits_between)
+from mx_rec.edits.wiring import in_its_place, in_place_of, on_device, replace_change
 from mx_rec.ops.optimizers import PUSH, optimizer_named
 from mx_rec.stock import updates as forms
 from mx_rec.stock.planned import StockVariable
-from mx_rec.stock.fused import Piece
 from mx_rec.stock.rows import Rows, optimizer_step, sums_of
 from mx_rec.stock.servers import Servers
 from mx_rec.tensorflow.names import resources
@@ -88,27 +86,13 @@ class _Update(NamedTuple):
 
     Attributes:
         rows: Its variable.
-        at: Which of the variable's updates it is.
+        step: The update as it was planned.
         waits: What the op in its place waits for.
     """
 
     rows: ServerRows
-    at: int
+    step: forms.Step
     waits: List[tf.Operation]
-
-    @property
-    def pieces(self) -> List[Piece]:
-        """The gradients of lookups that it sums, none if it sums others."""
-        return self.rows.plan.gradients or []
-
-    @property
-    def step(self) -> forms.Step:
-        """The update as it was planned."""
-        return self.rows.plan.updates[self.at]
-
-    def ops(self) -> List[tf.Operation]:
-        """Returns the ops that are replaced."""
-        return [self.rows.op(name) for name in self.step.ops]
 
 
 def update_together(graph: tf.Graph, variables: Sequence[ServerRows]) -> None:
@@ -118,25 +102,18 @@ def update_together(graph: tf.Graph, variables: Sequence[ServerRows]) -> None:
         graph: The graph.
         variables: The variables, all on the same servers.
     """
-    updates = []  # type: List[_Update]
-    for rows in variables:
-        for at, step in enumerate(rows.plan.updates):
-            waits = [wait for name in step.ops for wait in rows.op(name).control_inputs
-                     if wait.name not in step.ops]
-            if rows.plan.gradients:
-                # Nothing of what TensorFlow has between these and the update runs.
-                first = [rows.tensor(piece.grad) for piece in rows.plan.gradients]
-                first += [tensor for piece in rows.plan.gradients
-                          for tensor in rows.found[piece.gather].keys]
-                waits += waits_between([rows.tensor(one) for one in step.last], first)
-            updates.append(_Update(rows, at, waits))
     together = OrderedDict()  # type: Dict[Tuple[str, int], List[_Update]]
-    for one in updates:
-        # A push that changes all rows is a step of a table: one of all parts of a variable, whose
-        # numbers are the same (stock.parts.with_parts).
-        is_whole = optimizer_named(one.step.kind).changes_all_rows
-        name = one.rows.table.table_name if is_whole else one.rows.plan.name
-        together.setdefault((name, one.at), []).append(one)
+    for rows in variables:
+        # Nothing of what TensorFlow has between these and the update runs.
+        first = [tensor for piece in rows.plan.gradients or ()
+                 for tensor in [rows.tensor(piece.grad)] + list(rows.found[piece.gather].keys)]
+        for at, step in enumerate(rows.plan.updates):
+            # A push that changes all rows is a step of a table: one of all parts of a variable,
+            # whose numbers are the same (stock.parts.with_parts).
+            is_whole = optimizer_named(step.kind).changes_all_rows
+            name = rows.table.table_name if is_whole else rows.plan.name
+            together.setdefault((name, at), []).append(
+                _Update(rows, step, rows.waits_of(step, first)))
     for group in together.values():
         _replace(graph, group)
 
@@ -144,13 +121,14 @@ def update_together(graph: tf.Graph, variables: Sequence[ServerRows]) -> None:
 def _replace(graph: tf.Graph, group: Sequence[_Update]) -> None:
     """Replaces updates of a table by one on each server; the graph pass joins those of several."""
     first = group[0]
-    ops = [op for one in group for op in one.ops()]
+    ops = [op for one in group for op in one.rows.ops(one.step)]
     gates = [one.rows.op(name) for one in group for name in one.step.gates]
     # Some may have been replaced since they were noted.
     waits = [in_its_place(wait) for one in group for wait in one.waits]
     with in_place_of(ops[0], waits, [op.name for op in ops], device=first.rows.device):
         step = optimizer_step(first.step, first.rows.numbers(first.step), first.rows.initial())
-        pushes = push(step, [[rows for one in group for rows in _gradients(one)]], creates=True)
+        pushes = push(step, [[rows for one in group for rows in _gradients(one.rows, one.step)]],
+                      creates=True)
         with graph.control_dependencies(pushes):
             update = tf.no_op(name="update")
     for op in ops:
@@ -160,31 +138,29 @@ def _replace(graph: tf.Graph, group: Sequence[_Update]) -> None:
         op._set_attr(_UPDATE_OF, name)  # pylint: disable=protected-access
 
 
-def _gradients(update: _Update) -> Iterable[Gradients]:
+def _gradients(rows: ServerRows, step: forms.Step) -> Iterable[Gradients]:
     """Adds the ops that sum the gradients of an update by key, as they are pushed."""
-    rows, step = update.rows, update.step
     variable = rows.table.variable.op.outputs[0]
-    if not update.pieces:
+    pieces = rows.plan.gradients
+    if not pieces:
         keys, grad = rows.gradient(step)
         yield variable, tf.cast(keys, tf.int64), grad
         return
     # By the keys of the lookup, whose request is where its rows came from.
     found = [(rows.found[piece.gather].keys[0], rows.found[piece.gather].places[0])
-             for piece in update.pieces]
-    sums = sums_of(rows.plan, step, update.pieces,
-                   [rows.tensor(piece.grad) for piece in update.pieces], found)
+             for piece in pieces]
+    sums = sums_of(rows.plan, step, pieces, [rows.tensor(piece.grad) for piece in pieces], found)
     for (keys, _), grad in zip(found, sums):
         yield variable, keys, grad
 
 
-def bring_to_worker(graph: tf.Graph, variables: Sequence[ServerRows], servers: Servers) -> None:
+def bring_to_worker(variables: Sequence[ServerRows], servers: Servers) -> None:
     """Moves what TensorFlow computes beside variables to the worker: their rows are there now.
 
     TensorFlow sums the gradients of a variable where the variable is, and copies what it has
     gathered there. Ops with a state, and what an optimizer does with its own numbers, stay.
 
     Args:
-        graph: The graph.
         variables: The variables that became tables.
         servers: Where these are.
     """
@@ -207,7 +183,7 @@ def bring_to_worker(graph: tf.Graph, variables: Sequence[ServerRows], servers: S
         op._set_device(worker)
 
 
-def clear_op(table: Table, servers: Servers) -> tf.Operation:
+def clear_parts(table: Table, servers: Servers) -> tf.Operation:
     """Adds the op that empties a table on all of its servers, in the default graph."""
     inits = [one.create for one in _resources_of(table)]
     with on_device(servers.worker), tf.control_dependencies(inits), \

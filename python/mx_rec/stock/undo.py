@@ -16,6 +16,7 @@ from mx_rec.ops.lookups import mark_movable, may_move
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.table_variable import undo_tables
 from mx_rec.stock.convert import CONVERTED
+from mx_rec.tensorflow.graph_def import tensors_of, waits_of
 from mx_rec.tensorflow.moved import Places
 
 # The attributes of graphs that a change fills, TensorFlow's and ours, and how ours of ops begin.
@@ -150,8 +151,7 @@ class Before:
         renamed = self._places.take_back(others)
         for op, node in zip(self._operations, nodes):
             now = op.node_def
-            _set_inputs(op, now, [one if ":" in one else one + ":0" for one in _sources(node)],
-                        _waits(node))
+            _set_inputs(op, now, tensors_of(node), waits_of(node))
             for name in list(now.attr):
                 if name.startswith(_OURS) and name not in node.attr:
                     op._clear_attr(name)
@@ -175,22 +175,12 @@ def _set_inputs(op: tf.Operation, now: Any, inputs: Sequence[str], waits: Sequen
         waits: Names of ops.
     """
     # pylint: disable=protected-access
-    for position, (source, name) in enumerate(zip(_sources(now), inputs)):
-        if (source if ":" in source else source + ":0") != name:
+    for position, (source, name) in enumerate(zip(tensors_of(now), inputs)):
+        if source != name:
             op._update_input(position, op.graph.get_tensor_by_name(name))
-    if set(_waits(now)) != set(waits):
+    if set(waits_of(now)) != set(waits):
         op._remove_all_control_inputs()
         op._add_control_inputs([op.graph.get_operation_by_name(name) for name in waits])
-
-
-def _sources(node: Any) -> List[str]:
-    """Returns what a NodeDef takes."""
-    return [source for source in node.input if not source.startswith("^")]
-
-
-def _waits(node: Any) -> List[str]:
-    """Returns the names of the ops that a NodeDef waits for."""
-    return [source[1:] for source in node.input if source.startswith("^")]
 
 
 def _bury(made: Sequence[tf.Operation]) -> None:

@@ -207,9 +207,8 @@ class Uses:
 
     def _restores(self, assign: Any) -> Any:
         """Returns the op by which an assignment's value comes out of a checkpoint, or None."""
-        node, _ = self.nodes.source(assign.name, 1)
-        while node is not None and node.op == "Identity":
-            node, _ = self.nodes.source(node.name, 0)
+        name, _ = self.nodes.behind(self.nodes.inputs[assign.name][1])
+        node = self.nodes.by_name.get(name)
         return node if node is not None and node.op == "RestoreV2" else None
 
     def _is_by_objects(self, node: Any) -> bool:

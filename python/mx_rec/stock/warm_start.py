@@ -15,15 +15,15 @@ import numpy as np
 import tensorflow as tf
 
 from mx_rec.base.log import logger
-from mx_rec.checkpoint import tables
 from mx_rec.checkpoint.chains import chain_of
+from mx_rec.checkpoint.contents import HISTORY, sound_table
 from mx_rec.edits.replacing import replace_waiting
 from mx_rec.edits.wiring import forget_variables
 from mx_rec.ops import library
 from mx_rec.stock.admission import RowRules, SavedHistory, started_clock, history_of
 from mx_rec.stock.analysis import plan_variables
 from mx_rec.stock.planned import product, table_name
-from mx_rec.stock.checkpoints import (expect_conversion, RowDtypes, row_dtypes_of, saved_rows,
+from mx_rec.stock.checkpoints import (expect_conversion, RowDtypes, row_dtypes_of, saved_values,
                                       written_for)
 from mx_rec.stock.convert import (ConvertedVariable, Needs, converted, places_of,
                                   saved_places)
@@ -33,9 +33,6 @@ from mx_rec.tensorflow import names
 
 # The attribute of a graph that goes on from a checkpoint of its own.
 _GOES_ON = "_mx_rec_goes_on"
-
-# As the engine calls the admission history of a table among what comes with its rows.
-HISTORY = "hist_rec"
 
 # Ops that read checkpoints.
 _READERS = ("RestoreV2", "LoadAndRemapMatrix")
@@ -252,7 +249,7 @@ class VariableStarts:
             self._run(source, source.checkpoint, [group for group in plain if not any(
                 part.op.name in self._by_part for part in group.parts)], groups)
             return
-        loads = {name: one for name, one in wanted.items() if self._is_load(source, name, one)}
+        loads = {name: one for name, one in wanted.items() if self._is_load(source, one)}
         written = {name: one for name, one in wanted.items() if name not in loads}
         self._refuse_other_ids(source, plain)
         self._set(source, lambda: self._run(source, source.checkpoint, plain, groups))
@@ -382,7 +379,7 @@ class VariableStarts:
                 if one is not None and not one.plan.ids.keeps_rows:
                     raise _other_ids(source, group, one.plan.name, False)
 
-    def _is_load(self, source: Any, name: str, wanted: _Wanted) -> bool:
+    def _is_load(self, source: Any, wanted: _Wanted) -> bool:
         """Whether tables of a checkpoint are loaded as they are, for each part of a variable one.
 
         Raises:
@@ -514,16 +511,12 @@ def _saved(source: Any, name: str) -> Optional[_Saved]:
         return None
     described = []  # type: List[Any]
     for path in paths:
-        try:
-            found = tables.sound(path, tables.describe(path))
-            if not found["config"]:
-                raise tables.TableError(
-                    "{} does not say how many rows the variable has".format(path))
-        except tables.TableError as error:
-            raise tf.errors.DataLossError(
-                None, None, "the variable {!r} cannot be warm-started from the table {!r} of {}: "
-                "{}".format(name, os.path.basename(path), source.checkpoint, error)) from error
-        described.append(found)
+        what = "the variable {!r} cannot be warm-started from the table {!r} of {}".format(
+            name, os.path.basename(path), source.checkpoint)
+        described.append(sound_table(path, what))
+        if not described[-1]["config"]:
+            raise tf.errors.DataLossError(None, None, "{}: {} does not say how many rows the "
+                                          "variable has".format(what, path))
     return _Saved(paths, described, is_unlimited)
 
 
@@ -549,11 +542,7 @@ def _values(path: str, described: Any, initial: Dict[str, float]) -> Dict[str, n
     starts = {slot: start for slot, start in initial.items() if slot}
     starts.update((slot["name"], slot["initial"]) for slot in described["slots"]
                   if slot["name"] in starts)
-    rows, slots = saved_rows(directory, name, int(described["config"]["capacity"]), starts)
-    found = {slot: slots.get(slot, np.full(rows.shape, start, np.float32))
-             for slot, start in starts.items()}
-    found[""] = rows
-    return found
+    return saved_values(directory, name, int(described["config"]["capacity"]), starts, False)
 
 
 def _other_ids(source: Any, group: _Group, variable: str, is_unlimited: bool) -> ValueError:

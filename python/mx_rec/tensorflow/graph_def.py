@@ -1,6 +1,6 @@
-"""The GraphDef of a graph as bytes, which the plugin reads: no message of Python is made of it."""
+"""The GraphDef of a graph as bytes, which the plugin reads, without nodes, and what nodes take."""
 
-from typing import Any, Container
+from typing import Any, Container, List
 
 import tensorflow as tf
 
@@ -47,3 +47,14 @@ def without_nodes(graph_def: Any, names: Container[str]) -> Any:
             first = places.pop()
         del graph_def.node[first:end]
     return graph_def
+
+
+def tensors_of(node: Any) -> List[str]:
+    """Returns the names of the tensors that a NodeDef takes."""
+    return [source if ":" in source else source + ":0" for source in node.input
+            if not source.startswith("^")]
+
+
+def waits_of(node: Any) -> List[str]:
+    """Returns the names of the ops that a NodeDef waits for."""
+    return [source[1:] for source in node.input if source.startswith("^")]
