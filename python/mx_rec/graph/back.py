@@ -7,7 +7,8 @@ converts the graph with all of its training ops, as far as it can.
 """
 
 import contextlib
-from typing import Any, Callable, Iterable, List, Sequence
+import threading
+from typing import Any, Callable, Iterable, Iterator, List, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +17,7 @@ from mx_rec.base.log import logger
 from mx_rec.edits.replacing import extending, extensible, unchanged
 from mx_rec.edits.upstream import upstream
 from mx_rec.graph.anew import begin_anew, given_up, reason_to_stay, rename
-from mx_rec.graph.runs import has_run, preparation
+from mx_rec.graph.runs import alone, has_run, preparation, setting
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.convert import ConvertedVariable, converted
 
@@ -54,15 +55,59 @@ def with_gradients(stock: Callable[..., Any], ys: Any, xs: Any, *args: Any,
     while starts:
         graph = starts[0].graph
         with unchanged(graph):
-            if not _tables_asked(starts, xs):
-                return stock(ys, xs, *args, **kwargs)
-        with contextlib.ExitStack() as prepared:
+            asked = _tables_asked(starts, xs)
+            if not asked:
+                with _deriving():
+                    return stock(ys, xs, *args, **kwargs)
+        if _calls.depth or _is_in_loop(graph):
+            raise NotImplementedError(_text(
+                asked[0], "gradients of it are asked for while a loop, or the gradient of an op, "
+                "is being made, and TensorFlow runs nothing meanwhile"))
+        _refuse_to_stay(graph, asked)
+        with contextlib.ExitStack() as held:
             # A session that is being prepared has not begun.
-            for session in sorted(graph_state(graph).sessions(), key=id):
-                prepared.enter_context(preparation(session))
+            sessions = sorted(graph_state(graph).sessions(), key=id)
+            for take in (setting, preparation):
+                for session in sessions:
+                    held.enter_context(take(session))
+            are_alone = [held.enter_context(alone(one)) for one in sessions if has_run(one)]
             with extending:
-                _be_variables(graph, _tables_asked(starts, xs))
-    return stock(ys, xs, *args, **kwargs)
+                _be_variables(graph, _tables_asked(starts, xs), all(are_alone))
+    with _deriving():
+        return stock(ys, xs, *args, **kwargs)
+
+
+class _Calls(threading.local):
+    """The calls of TensorFlow's function in a thread, which keeps sessions from their runs.
+
+    Attributes:
+        depth: How many there are.
+    """
+
+    depth = 0
+
+
+_calls = _Calls()
+
+
+@contextlib.contextmanager
+def _deriving() -> Iterator[None]:
+    """A context in which TensorFlow makes gradients."""
+    _calls.depth += 1
+    try:
+        yield
+    finally:
+        _calls.depth -= 1
+
+
+def _is_in_loop(graph: tf.Graph) -> bool:
+    """Whether the body of a loop is being made, which keeps sessions from their runs as well."""
+    context = graph._get_control_flow_context()  # pylint: disable=protected-access
+    while context is not None:
+        if context.IsWhileContext():
+            return True
+        context = context.outer_context
+    return False
 
 
 def _tables_asked(starts: Sequence[tf.Operation], xs: Any) -> List[ConvertedVariable]:
@@ -75,13 +120,28 @@ def _tables_asked(starts: Sequence[tf.Operation], xs: Any) -> List[ConvertedVari
     return [one for one in tables if one.plan.name in asked and one.table.handle.op in needed]
 
 
-def _be_variables(graph: tf.Graph, found: Sequence[ConvertedVariable]) -> None:
-    """Makes variables of all tables of a graph, if gradients are asked of some of them."""
-    if not found:
-        return
-    reason = _reason_to_stay(graph, converted(graph))
+def _refuse_to_stay(graph: tf.Graph, found: Sequence[ConvertedVariable]) -> None:
+    """Raises an error if the tables of a graph cannot be variables again."""
+    with extending:
+        reason = _reason_to_stay(graph, converted(graph))
     if reason:
         raise NotImplementedError(_text(found[0], reason))
+
+
+def _be_variables(graph: tf.Graph, found: Sequence[ConvertedVariable], are_alone: bool) -> None:
+    """Makes variables of all tables of a graph, if gradients are asked of some of them.
+
+    Args:
+        graph: The graph.
+        found: These tables.
+        are_alone: Whether no run of its sessions goes on.
+    """
+    if not found:
+        return
+    _refuse_to_stay(graph, found)
+    if not are_alone:
+        raise NotImplementedError(_text(
+            found[0], "a run of its session does not end, and what that changes would be lost"))
     _go_back(graph)
     logger.warning(
         "stock_tables: training ops are made of %s after a run that trains: the tables are "
