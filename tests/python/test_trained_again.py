@@ -340,6 +340,27 @@ def test_what_cannot_go_back_is_an_error_and_changes_nothing(said, monkeypatch, 
             session.close()
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+def test_lookups_that_are_made_with_their_training_op_train_the_variable(said, optimizer):
+    """Their gradients were those of the variable, which is none: the op of an optimizer with slots was an error of its run."""
+    def program(is_on):
+        model = Model(True, "sgd")
+        with support.started(support.new_session()) as session:
+            yield model.trained(session, range(3))
+            rows = tf.nn.embedding_lookup(model.users, model.ids)
+            loss = tf.reduce_mean(tf.square(tf.reduce_sum(rows, 1) - model.labels))
+            other = cases.optimizers()[optimizer]()
+            train = other.minimize(loss)
+            initialized(session, other.variables())
+            for number in range(3):
+                yield [session.run([loss, train], model.feeds(number))[0]]
+                yield model.trained(session, [number + 5])
+            yield model.all_rows(session)
+
+    both(program, names=["items", "users"] if optimizer == "sgd" else ["items"])
+    warned(said)
+
+
 @support.run_by(both, "said", names=["items", "users"], times=1)
 def test_a_step_that_another_thread_is_in_is_finished_before_tables_are_variables(is_on):
     """What it changed came behind the values that the variables got, and was lost."""

@@ -8,7 +8,7 @@ converts the graph with all of its training ops, as far as it can.
 
 import contextlib
 import threading
-from typing import Any, Callable, Iterable, Iterator, List, Sequence
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Sequence, Set
 
 import numpy as np
 import tensorflow as tf
@@ -52,18 +52,21 @@ def with_gradients(stock: Callable[..., Any], ys: Any, xs: Any, *args: Any,
     """
     starts = [] if tf.executing_eagerly() else [
         one.op for one in tf.nest.flatten(ys) if isinstance(one, tf.Tensor)]
+    reason = ""
     while starts:
         graph = starts[0].graph
         with unchanged(graph):
             asked = _tables_asked(starts, xs)
-            if not asked:
+            # Lookups that were made since read the variables, and may be derived as they are.
+            has_to = any(one.table.handle.op in asked.needed for one in asked.tables)
+            if not asked.tables or reason and not has_to:
                 with _deriving():
                     return stock(ys, xs, *args, **kwargs)
-        if _calls.depth or _is_in_loop(graph):
-            raise NotImplementedError(_text(
-                asked[0], "gradients of it are asked for while a loop, or the gradient of an op, "
-                "is being made, and TensorFlow runs nothing meanwhile"))
-        _refuse_to_stay(graph, asked)
+        reason = _reason_now(graph)
+        if reason and has_to:
+            raise NotImplementedError(_text(asked.tables[0], reason))
+        if reason:
+            continue
         with contextlib.ExitStack() as held:
             # A session that is being prepared has not begun.
             sessions = sorted(graph_state(graph).sessions(), key=id)
@@ -72,7 +75,7 @@ def with_gradients(stock: Callable[..., Any], ys: Any, xs: Any, *args: Any,
                     held.enter_context(take(session))
             are_alone = [held.enter_context(alone(one)) for one in sessions if has_run(one)]
             with extending:
-                _be_variables(graph, _tables_asked(starts, xs), all(are_alone))
+                _be_variables(graph, _tables_asked(starts, xs).tables, all(are_alone))
     with _deriving():
         return stock(ys, xs, *args, **kwargs)
 
@@ -110,22 +113,36 @@ def _is_in_loop(graph: tf.Graph) -> bool:
     return False
 
 
-def _tables_asked(starts: Sequence[tf.Operation], xs: Any) -> List[ConvertedVariable]:
+class _Asked(NamedTuple):
+    """Tables that gradients are asked of.
+
+    Attributes:
+        tables: The tables.
+        needed: The ops that what is derived needs.
+    """
+
+    tables: List[ConvertedVariable]
+    needed: Set[tf.Operation]
+
+
+def _tables_asked(starts: Sequence[tf.Operation], xs: Any) -> _Asked:
     """Returns the tables that gradients of what ops give are asked of."""
-    tables = converted(starts[0].graph)
+    graph = starts[0].graph
+    tables = converted(graph)
     if not tables:
-        return []
-    asked = set(_names(tf.nest.flatten(xs)))
-    needed = set(upstream(starts))
-    return [one for one in tables if one.plan.name in asked and one.table.handle.op in needed]
+        return _Asked([], set())
+    asked, needed = set(_names(tf.nest.flatten(xs))), set(upstream(starts))
+    return _Asked([one for one in tables if one.plan.name in asked and not needed.isdisjoint(
+        (one.table.handle.op, graph.get_operation_by_name(one.plan.name)))], needed)
 
 
-def _refuse_to_stay(graph: tf.Graph, found: Sequence[ConvertedVariable]) -> None:
-    """Raises an error if the tables of a graph cannot be variables again."""
+def _reason_now(graph: tf.Graph) -> str:
+    """Returns why the tables of a graph cannot be variables again at this call, "" if they can."""
+    if _calls.depth or _is_in_loop(graph):
+        return "gradients of it are asked for while a loop, or the gradient of an op, is being " \
+            "made, and TensorFlow runs nothing meanwhile"
     with extending:
-        reason = _reason_to_stay(graph, converted(graph))
-    if reason:
-        raise NotImplementedError(_text(found[0], reason))
+        return _reason_to_stay(graph, converted(graph))
 
 
 def _be_variables(graph: tf.Graph, found: Sequence[ConvertedVariable], are_alone: bool) -> None:
@@ -138,10 +155,11 @@ def _be_variables(graph: tf.Graph, found: Sequence[ConvertedVariable], are_alone
     """
     if not found:
         return
-    _refuse_to_stay(graph, found)
-    if not are_alone:
-        raise NotImplementedError(_text(
-            found[0], "a run of its session does not end, and what that changes would be lost"))
+    reason = _reason_to_stay(graph, converted(graph))
+    if not reason and not are_alone:
+        reason = "a run of its session does not end, and what that changes would be lost"
+    if reason:
+        raise NotImplementedError(_text(found[0], reason))
     _go_back(graph)
     logger.warning(
         "stock_tables: training ops are made of %s after a run that trains: the tables are "
