@@ -312,6 +312,31 @@ def test_other_threads_of_the_program_do_no_harm(said):
     assert not said()
 
 
+@support.run_by(both, "said", names=["users"])
+def test_a_run_of_another_thread_is_finished_before_the_session_begins_anew(is_on):
+    """What it set came behind the values that the session went on with, and was lost."""
+    users = v1.get_variable("users", [ROWS, DIM], initializer=v1.random_normal_initializer(seed=3))
+    count = v1.get_variable("count", [3], initializer=v1.zeros_initializer())
+    loss = tf.reduce_sum(tf.square(tf.gather(users, [1, 2, 2]) - 1.0))
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def waits():
+        begun.set()
+        return np.float32(goes_on.wait(60))
+
+    slow = count.assign_add(tf.fill([3], v1.py_func(waits, [], tf.float32)))
+    with support.started(support.new_session()) as session:
+        yield [session.run(loss)]
+        thread = threading.Thread(target=session.run, args=(slow.op,))
+        thread.start()
+        assert begun.wait(60)
+        threading.Timer(0.5, goes_on.set).start()
+        train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        yield [session.run([loss, train])[0] for _ in range(3)]
+        thread.join(60)
+        yield session.run([users, count])
+
+
 def test_a_graph_that_cannot_convert_keeps_its_session(said, monkeypatch):
 
     monkeypatch.setattr(variables, "begin_anew", lambda session: pytest.fail("no variable becomes a table"))

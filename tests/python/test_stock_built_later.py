@@ -403,9 +403,9 @@ REFUSED = {
     "scatter_max": lambda v1, m: v1.scatter_max(m.w, SOME, NEW[:4]),
     "scatter_nd_update": lambda v1, m: v1.scatter_nd_update(m.w, SOME[:, None], NEW[:4]),
     "scatter_nd_add": lambda v1, m: v1.scatter_nd_add(m.w, SOME[:, None], NEW[:4]),
-    "adagrad": lambda v1, m: v1.train.AdagradOptimizer(0.1).minimize(
-        v1.reduce_sum(v1.gather(m.w, SOME)), var_list=[m.w]),
-    "dense": lambda v1, m: v1.train.MomentumOptimizer(0.1, 0.9).minimize(v1.nn.l2_loss(m.w), var_list=[m.w]),
+    "adagrad": lambda v1, m: v1.train.AdagradOptimizer(0.1).apply_gradients(
+        [(v1.IndexedSlices(NEW[:4], v1.constant(SOME), v1.constant(NEW.shape)), m.w)]),
+    "dense": lambda v1, m: v1.train.MomentumOptimizer(0.1, 0.9).apply_gradients([(v1.constant(NEW), m.w)]),
     "strided_slice": lambda v1, m: m.w[1:3].assign(NEW[:2]),
     "map": lambda v1, m: v1.data.make_initializable_iterator(
         v1.data.Dataset.range(3).map(lambda i: v1.gather(m.w, i))).initializer,

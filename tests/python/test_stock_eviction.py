@@ -58,6 +58,33 @@ def test_an_evicted_key_is_counted_from_nothing(mx):
     assert model.keys() == [{3}] and not model.find([1, 2]).any()
 
 
+def test_keys_are_evicted_whose_gradients_are_of_other_runs(mx):
+    """Where updates alone count, as with accumulators, nothing evicted: the graph was said to have been cut when it was imported."""
+    from mx_rec.core.feature_process import evict as run
+
+    admissions.admission(mx, 1, 3, eviction_unit="steps")
+    with tf.Graph().as_default() as graph:
+        ids = v1.placeholder(tf.int64, [None])
+        w = v1.get_variable("w", [20, 2], initializer=v1.constant_initializer(0.5))
+        optimizer = v1.train.MomentumOptimizer(0.1, 0.5)
+        (grad, _), = optimizer.compute_gradients(tf.reduce_sum(tf.gather(w, ids)))
+        sums = v1.SparseConditionalAccumulator(tf.float32, [20, 2])
+        add = sums.apply_indexed_slices_grad(grad, tf.constant(2 ** 40, tf.int64))
+        train = optimizer.apply_gradients([(sums.take_indexed_slices_grad(1), w)], v1.train.get_or_create_global_step())
+        convert_graph(graph, True)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            for batch in ([1, 2], [3], [3], [3, 3]):
+                session.run(add, {ids: batch})
+                session.run(train)
+            # It is counted from nothing when its gradient is applied.
+            session.run(add, {ids: [2]})
+            assert {name: tuple(counts) for name, counts in run().items()} == {"w": (2, 1)}
+            np.testing.assert_array_equal(session.run(tf.gather(w, [1, 2])), np.full([2, 2], 0.5))
+            session.run(train)
+            np.testing.assert_allclose(session.run(tf.gather(w, [1, 2])), [[0.5, 0.5], [0.4, 0.4]], rtol=1e-6)
+
+
 def test_seconds_are_those_of_the_clock(mx):
     import time
 

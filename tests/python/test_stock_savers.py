@@ -198,3 +198,30 @@ def test_a_table_under_another_name_is_an_error_that_says_how_to_start_with_it(m
         v1.train.init_from_checkpoint(path, {"users": new})
         with support.started(support.new_session()) as sess:
             support.assert_same_bits(sess.run(new), cases.start())
+
+
+@pytest.mark.parametrize("names", [["v"], ["w", "v"]], ids=["another", "more"])
+def test_a_variable_that_a_checkpoint_has_not_is_the_error_of_tensorflow_if_it_is_a_table(mx, names, tmp_path):
+    """A renamed variable started anew beside a line in the log, where its program had an error to find."""
+    def program(names, use):
+        with tf.Graph().as_default(), support.new_session() as session:
+            ws = [v1.get_variable(name, [20, 2], initializer=v1.constant_initializer(0.5)) for name in names]
+            loss = sum(tf.reduce_sum(tf.gather(w, [1, 2])) for w in ws)
+            train = v1.train.AdagradOptimizer(0.1).minimize(loss)
+            saver = v1.train.Saver()
+            session.run(v1.global_variables_initializer())
+            session.run(train)
+            before = session.run(ws)
+            use(saver, session)
+            np.testing.assert_array_equal(session.run(ws), before)
+
+    def restores(saver, session):
+        with pytest.raises(tf.errors.NotFoundError, match="Key v(/Adagrad)? not found in checkpoint"):
+            saver.restore(session, str(tmp_path / "model"))
+
+    v1 = tf.compat.v1
+    for is_on in (False, True):
+        if is_on:
+            mx(stock_tables=".*")
+        program(["w"], lambda saver, session: saver.save(session, str(tmp_path / "model")))
+        program(names, restores)

@@ -1,6 +1,7 @@
 """Programs that make training ops after a run that trains: their tables are variables again, and the next run converts what it can."""
 
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import stock_cases as cases
 import support
 from test_evaluated_first import fit, ids_and_labels, in_sessions, keras_model
 from test_first_run import DIM, ROWS, Model, both, settings, tables, warned
-from mx_rec.graph import back, fuse
+from mx_rec.graph import back, fuse, runs
 
 v1 = tf.compat.v1
 
@@ -337,6 +338,97 @@ def test_what_cannot_go_back_is_an_error_and_changes_nothing(said, monkeypatch, 
             support.assert_same_bits(model.all_rows(session), rows)
             model.trained(session, range(3))
             session.close()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+def test_lookups_that_are_made_with_their_training_op_train_the_variable(said, optimizer):
+    """Their gradients were those of the variable, which is none: the op of an optimizer with slots was an error of its run."""
+    def program(is_on):
+        model = Model(True, "sgd")
+        with support.started(support.new_session()) as session:
+            yield model.trained(session, range(3))
+            rows = tf.nn.embedding_lookup(model.users, model.ids)
+            loss = tf.reduce_mean(tf.square(tf.reduce_sum(rows, 1) - model.labels))
+            other = cases.optimizers()[optimizer]()
+            train = other.minimize(loss)
+            initialized(session, other.variables())
+            for number in range(3):
+                yield [session.run([loss, train], model.feeds(number))[0]]
+                yield model.trained(session, [number + 5])
+            yield model.all_rows(session)
+
+    both(program, names=["items", "users"] if optimizer == "sgd" else ["items"])
+    warned(said)
+
+
+@support.run_by(both, "said", names=["items", "users"], times=1)
+def test_a_step_that_another_thread_is_in_is_finished_before_tables_are_variables(is_on):
+    """What it changed came behind the values that the variables got, and was lost."""
+    model, begun, goes_on, seen = Model(True, "sgd"), threading.Event(), threading.Event(), []
+
+    def waits():
+        begun.set()
+        return np.float32(goes_on.wait(60))
+
+    with tf.control_dependencies(model.rows):
+        late = tf.compat.v1.py_func(waits, [], tf.float32)
+    slow = v1.train.GradientDescentOptimizer(0.1).minimize(model.loss * late)
+    with support.started(support.new_session()) as session:
+        yield model.trained(session, range(3))
+        thread = threading.Thread(target=lambda: seen.append(session.run([late, slow], model.feeds(7))[0]))
+        thread.start()
+        assert begun.wait(60)
+        threading.Timer(0.5, goes_on.set).start()
+        v1.train.GradientDescentOptimizer(0.1).minimize(model.loss * 2.0)
+        thread.join(60)
+        assert seen == [1.0]
+        yield model.all_rows(session)
+        yield model.trained(session, range(3, 6))
+
+
+def test_a_step_that_does_not_end_leaves_the_tables(said, monkeypatch):
+    monkeypatch.setattr(runs, "_LONGEST", 0.3)
+    with settings(True), tf.Graph().as_default() as graph, support.new_session() as session:
+        model = Model(True, "sgd")
+
+        def derives():
+            with graph.as_default(), pytest.raises(NotImplementedError, match="a run of its session does not end"):
+                tf.gradients(model.loss, [model.users])
+            return np.float32(1.0)
+
+        inside = tf.compat.v1.py_func(derives, [], tf.float32)
+        support.started(session)
+        model.trained(session, range(2))
+        assert session.run(inside) == 1.0
+        assert tables(graph) == ["items", "users"] and not said()
+        model.trained(session, range(2))
+
+
+@support.run_by(both, "said", names=["items", "users"], times=1)
+def test_gradients_that_a_loop_asks_for_are_an_error_and_no_hang(is_on):
+    """A session was run in the body of a loop, where TensorFlow lets none: the program waited for itself."""
+    model = Model(True, "sgd")
+
+    def sums():
+        def turn(number, total):
+            gradient, = tf.gradients(model.loss * 2.0, [model.users])
+            return number + 1, total + tf.reduce_sum(tf.abs(gradient))
+        return tf.while_loop(lambda number, _: number < 2, turn, [0, 0.0])[1]
+
+    with support.started(support.new_session()) as session:
+        yield model.trained(session, range(3))
+
+        def refused(graph):
+            with graph.as_default(), pytest.raises(NotImplementedError, match="'users' has been the table .* a loop, or"):
+                sums()
+
+        if is_on:
+            support.in_threads(refused, [session.graph], 60)
+        yield model.trained(session, range(3, 6))
+        assert tables(session.graph) == (["items", "users"] if is_on else [])
+        tf.gradients(model.loss, [model.users])
+        yield session.run(sums(), model.feeds(9))
+        yield model.all_rows(session)
 
 
 def test_gradients_of_others_leave_tables_alone(said):

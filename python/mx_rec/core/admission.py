@@ -161,7 +161,7 @@ def count_and_admit(table: Table, ids: tf.Tensor, thresholds: Tuple[int, int], c
         offsets (v) int64, the rows of the admitted keys, and their inverse index, int32 in the
         shape of ids: positions in offsets, -1 for padding and for keys that are not admitted.
     """
-    admission, timestamp = _admission_of(table, thresholds, timestamp)
+    admission, timestamp = admission_of(table, thresholds, timestamp)
     weight = tf.constant(coefficient, tf.int32, name="coefficient")
     keys, places = library().mx_rec_observe(
         table.handle, ids, weight, timestamp, access_threshold=thresholds[0],
@@ -174,9 +174,17 @@ def count_and_admit(table: Table, ids: tf.Tensor, thresholds: Tuple[int, int], c
     return offsets, inverse
 
 
-def _admission_of(table: Table, thresholds: Tuple[int, int],
-                  timestamp: Optional[tf.Tensor]) -> Tuple[Admission, tf.Tensor]:
-    """Returns the admission to a table, made if it is the first, and the timestamp of a lookup."""
+def admission_of(table: Table, thresholds: Tuple[int, int],
+                 timestamp: Optional[tf.Tensor]) -> Tuple[Admission, tf.Tensor]:
+    """Returns the admission to a table, and the timestamp of what counts its keys.
+
+    The first call makes the ops that set the access threshold and evict.
+
+    Args:
+        table: The table.
+        thresholds: (access, eviction); the access threshold is at least 0.
+        timestamp: See `count_and_admit`.
+    """
     state = graph_state()
     admission = state.admissions.get(table.physical_name)
     if admission is None:
@@ -203,7 +211,7 @@ def count_shared(tables: Sequence[Table], thresholds: Tuple[int, int], coefficie
     Returns:
         What `mx_rec.cluster.lookups.look_up` takes.
     """
-    admissions = [_admission_of(table, thresholds, timestamp) for table in tables]
+    admissions = [admission_of(table, thresholds, timestamp) for table in tables]
 
     def note(observe: tf.Operation, admit: tf.Operation) -> None:
         made = Counted(observe, admit)

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from mx_rec.base.log import logger
 from mx_rec.edits.replacing import extensible
-from mx_rec.graph.runs import FRESH, PREPARED, READY, stock_run
+from mx_rec.graph.runs import FRESH, PREPARED, stock_run
 from mx_rec.state.graph_state import remember_session
 from mx_rec.state.table_variable import table_ops
 from mx_rec.stock.analysis import VARIABLES
@@ -114,12 +114,14 @@ def begin_anew(session: Any, reads: Optional[Dict[tf.Operation, tf.Tensor]] = No
     """Gives a session a fresh session of TensorFlow; `set_values` has to follow.
 
     Args:
-        session: A session of which `reason_to_stay` says "".
+        session: A session of which `reason_to_stay` says "", and of which no run goes on: what it
+            changes would be lost.
         reads: What tells the values of variables that are tables, by their ops.
     """
     # pylint: disable=protected-access
     graph, marks = session.graph, vars(session)
-    values = _values(session, reads or {})
+    # Values that were still to be set are no state of it.
+    values = {**_values(session, reads or {}), **marks.get(_VALUES, {})}
     fresh = sessions.BaseSession("", graph, session._config)
     # What is there now would be released in the other session.
     for one in marks.get(_CALLABLES, ()):
@@ -145,16 +147,13 @@ def set_values(session: Any) -> None:
         session: A session that is prepared.
     """
     marks = vars(session)
-    values = marks.pop(_VALUES, None)
+    values = marks.get(_VALUES)
     if values is None:
         return
-    try:
-        _set_each(session, values)
-    except BaseException:
-        # Nothing runs without them: the next run tries it again.
-        marks[_VALUES] = values
-        marks.pop(READY, None)
-        raise
+    # Nothing runs without them: after an error the next run tries it again.
+    _set_each(session, values)
+    if marks.get(_VALUES) is values:
+        del marks[_VALUES]
     # pylint: disable=protected-access
     for one, options in list(marks.get(_CALLABLES, {}).items()):
         made = session._make_callable_from_options(options)

@@ -7,7 +7,8 @@ converts the graph with all of its training ops, as far as it can.
 """
 
 import contextlib
-from typing import Any, Callable, Iterable, List, Sequence
+import threading
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Sequence, Set
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +17,7 @@ from mx_rec.base.log import logger
 from mx_rec.edits.replacing import extending, extensible, unchanged
 from mx_rec.edits.upstream import upstream
 from mx_rec.graph.anew import begin_anew, given_up, reason_to_stay, rename
-from mx_rec.graph.runs import has_run, preparation
+from mx_rec.graph.runs import alone, has_run, preparation, setting
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.convert import ConvertedVariable, converted
 
@@ -51,35 +52,112 @@ def patched_gradients(stock: Callable[..., Any], ys: Any, xs: Any, *args: Any,
     """
     starts = [] if tf.executing_eagerly() else [
         one.op for one in tf.nest.flatten(ys) if isinstance(one, tf.Tensor)]
+    reason = ""
     while starts:
         graph = starts[0].graph
         with unchanged(graph):
-            if not _tables_asked(starts, xs):
-                return stock(ys, xs, *args, **kwargs)
-        with contextlib.ExitStack() as prepared:
+            asked = _tables_asked(starts, xs)
+            # Lookups that were made since read the variables, and may be derived as they are.
+            has_to = any(one.table.handle.op in asked.needed for one in asked.tables)
+            if not asked.tables or reason and not has_to:
+                with _deriving():
+                    return stock(ys, xs, *args, **kwargs)
+        reason = _reason_now(graph)
+        if reason and has_to:
+            raise NotImplementedError(_text(asked.tables[0], reason))
+        if reason:
+            continue
+        with contextlib.ExitStack() as held:
             # A session that is being prepared has not begun.
-            for session in sorted(graph_state(graph).sessions(), key=id):
-                prepared.enter_context(preparation(session))
+            sessions = sorted(graph_state(graph).sessions(), key=id)
+            for take in (setting, preparation):
+                for session in sessions:
+                    held.enter_context(take(session))
+            are_alone = [held.enter_context(alone(one)) for one in sessions if has_run(one)]
             with extending:
-                _be_variables(graph, _tables_asked(starts, xs))
-    return stock(ys, xs, *args, **kwargs)
+                _be_variables(graph, _tables_asked(starts, xs).tables, all(are_alone))
+    with _deriving():
+        return stock(ys, xs, *args, **kwargs)
 
 
-def _tables_asked(starts: Sequence[tf.Operation], xs: Any) -> List[ConvertedVariable]:
+class _Calls(threading.local):
+    """The calls of TensorFlow's function in a thread, which keeps sessions from their runs.
+
+    Attributes:
+        depth: How many there are.
+    """
+
+    depth = 0
+
+
+_calls = _Calls()
+
+
+@contextlib.contextmanager
+def _deriving() -> Iterator[None]:
+    """A context in which TensorFlow makes gradients."""
+    _calls.depth += 1
+    try:
+        yield
+    finally:
+        _calls.depth -= 1
+
+
+def _is_in_loop(graph: tf.Graph) -> bool:
+    """Whether the body of a loop is being made, which keeps sessions from their runs as well."""
+    context = graph._get_control_flow_context()  # pylint: disable=protected-access
+    while context is not None:
+        if context.IsWhileContext():
+            return True
+        context = context.outer_context
+    return False
+
+
+class _Asked(NamedTuple):
+    """Tables that gradients are asked of.
+
+    Attributes:
+        tables: The tables.
+        needed: The ops that what is derived needs.
+    """
+
+    tables: List[ConvertedVariable]
+    needed: Set[tf.Operation]
+
+
+def _tables_asked(starts: Sequence[tf.Operation], xs: Any) -> _Asked:
     """Returns the tables that gradients of what ops give are asked of."""
-    tables = converted(starts[0].graph)
+    graph = starts[0].graph
+    tables = converted(graph)
     if not tables:
-        return []
-    asked = set(_names(tf.nest.flatten(xs)))
-    needed = set(upstream(starts))
-    return [one for one in tables if one.plan.name in asked and one.table.handle.op in needed]
+        return _Asked([], set())
+    asked, needed = set(_names(tf.nest.flatten(xs))), set(upstream(starts))
+    return _Asked([one for one in tables if one.plan.name in asked and not needed.isdisjoint(
+        (one.table.handle.op, graph.get_operation_by_name(one.plan.name)))], needed)
 
 
-def _be_variables(graph: tf.Graph, found: Sequence[ConvertedVariable]) -> None:
-    """Makes variables of all tables of a graph, if gradients are asked of some of them."""
+def _reason_now(graph: tf.Graph) -> str:
+    """Returns why the tables of a graph cannot be variables again at this call, "" if they can."""
+    if _calls.depth or _is_in_loop(graph):
+        return "gradients of it are asked for while a loop, or the gradient of an op, is being " \
+            "made, and TensorFlow runs nothing meanwhile"
+    with extending:
+        return _reason_to_stay(graph, converted(graph))
+
+
+def _be_variables(graph: tf.Graph, found: Sequence[ConvertedVariable], are_alone: bool) -> None:
+    """Makes variables of all tables of a graph, if gradients are asked of some of them.
+
+    Args:
+        graph: The graph.
+        found: These tables.
+        are_alone: Whether no run of its sessions goes on.
+    """
     if not found:
         return
     reason = _reason_to_stay(graph, converted(graph))
+    if not reason and not are_alone:
+        reason = "a run of its session does not end, and what that changes would be lost"
     if reason:
         raise NotImplementedError(_text(found[0], reason))
     _go_back(graph)

@@ -14,7 +14,8 @@ from mx_rec.edits.replacing import extending, extensible
 from mx_rec.graph.anew import note_callable, note_closure, set_values
 from mx_rec.graph.fuse import pass_over
 from mx_rec.graph.needs import Needs, has_fused
-from mx_rec.graph.runs import PREPARED, RAN, READY, SETTLED, has_run, preparation, stock_run
+from mx_rec.graph.runs import (PREPARED, RAN, READY, SETTLED, begin_run, end_run, has_run,
+                               note_ready, preparation, setting, stock_run)
 from mx_rec.graph.variables import convert_before_run
 from mx_rec.graph.weights import set_held
 from mx_rec.state.graph_state import GraphState, graph_state
@@ -36,15 +37,20 @@ def starting_iterators(stock: Callable[..., Any], self: Any, fetches: Any, feed_
     variables that are tables, passes over the graph, and starts rewritten one-shot iterators, once
     for all threads.
     """
-    # Most runs find the graph as the one before left it, and are to cost nothing.
-    if self.__dict__.get(READY) != version_for(self):
-        _prepare(self)
-        _note(self, fetches)
+    is_begun = False
+    while not is_begun:
+        # Most runs find the graph as the one before left it, and are to cost nothing.
+        if self.__dict__.get(READY) != version_for(self):
+            _prepare(self)
+            _note(self, fetches)
+        is_begun = begin_run(self)
     try:
         return stock(self, fetches, feed_dict, options, run_metadata)
     except tf.errors.NotFoundError as error:
         refuse_unknown_ops(error)
         raise
+    finally:
+        end_run(self)
 
 
 def preparing(stock: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -301,8 +307,10 @@ def _prepare(session: Any) -> None:
                     if late is not None:
                         late.adopt()
                     marks[PREPARED] = graph.version
-    set_values(session)
-    set_held(session)
+    with setting(session) as is_first:
+        if is_first:
+            set_values(session)
+            set_held(session)
 
 
 def _begin(session: Any, graph: tf.Graph) -> None:
@@ -351,7 +359,7 @@ def _note(session: Any, fetches: Any) -> None:
         if not waited_for <= marks[RAN]:
             return
         marks[SETTLED] = True
-    marks[READY] = marks[PREPARED]
+    note_ready(session)
 
 
 def _operations(fetches: Any) -> List[tf.Operation]:

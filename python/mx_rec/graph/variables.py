@@ -1,5 +1,6 @@
 """Variables of session scripts become tables before the first session of their graph."""
 
+import contextlib
 import re
 from typing import Any, Callable, List, Optional
 
@@ -10,7 +11,7 @@ from mx_rec.edits.replacing import extending, extensible
 from mx_rec.edits.wiring import variable_name
 from mx_rec.graph.anew import begin_anew, reason_to_stay
 from mx_rec.graph.back import note_start
-from mx_rec.graph.runs import has_seen
+from mx_rec.graph.runs import alone, has_run, has_seen
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.analysis import VARIABLES, is_update
 from mx_rec.stock.convert import converted
@@ -18,13 +19,14 @@ from mx_rec.stock.parts import placement_of
 from mx_rec.stock.select import candidates, convert_graph, has_tables, options_of_process
 
 
-def convert_variables(graph: tf.Graph, session: Any = None) -> None:
+def convert_variables(graph: tf.Graph, session: Any = None, is_alone: bool = True) -> None:
     """Converts the graph of a script as `init(stock_tables=...)` says, once.
 
     Args:
         graph: The graph, complete. One whose variables an open session has seen in a run stays as
             it is, unless that is the given session alone, and it can begin anew.
         session: The session that is going to run the graph, if it is known.
+        is_alone: Whether no run of it goes on.
 
     Raises:
         ValueError: If settings of eviction do not go together.
@@ -34,7 +36,7 @@ def convert_variables(graph: tf.Graph, session: Any = None) -> None:
         return
     with extending:
         if state.is_settled and not state.settled \
-                or not state.settled and not _may_convert(graph, session):
+                or not state.settled and not _may_convert(graph, session, is_alone):
             return
         with extensible(graph):
             if not state.settled:
@@ -44,7 +46,7 @@ def convert_variables(graph: tf.Graph, session: Any = None) -> None:
             state.settled = state.without_training = len(graph.get_operations())
 
 
-def _may_convert(graph: tf.Graph, session: Any) -> bool:
+def _may_convert(graph: tf.Graph, session: Any, is_alone: bool) -> bool:
     """Returns whether a graph is to be converted whole; a session that has run it begins anew."""
     state = graph_state(graph)
     # The global step may have been there before.
@@ -62,6 +64,8 @@ def _may_convert(graph: tf.Graph, session: Any) -> bool:
         return True
     state.is_settled = True
     reason = reason_to_stay(session) if seen == [session] else "it is another one"
+    if not reason and not is_alone:
+        reason = "a run of it does not end"
     if reason:
         logger.warning("stock_tables: an open session has run the graph with its variables, "
                        "which stay TensorFlow's: %s. Make the training ops before the first "
@@ -106,15 +110,18 @@ def convert_before_run(session: Any) -> None:
     # A graph that is settled may be in the middle of its conversion, by another thread.
     with extending:
         state = graph_state(graph)
-        if (state.settled or not state.is_settled) \
-                and candidates(graph, options, state.settled) and _has_training(graph):
-            _try_to_convert(graph, session)
+        if not (state.settled or not state.is_settled) \
+                or not candidates(graph, options, state.settled) or not _has_training(graph):
+            return
+        is_busy = not state.settled and has_run(session) and not reason_to_stay(session)
+    with alone(session) if is_busy else contextlib.nullcontext(True) as is_alone:
+        _try_to_convert(graph, session, is_alone)
 
 
-def _try_to_convert(graph: tf.Graph, session: Any = None) -> None:
+def _try_to_convert(graph: tf.Graph, session: Any = None, is_alone: bool = True) -> None:
     """Converts the graph of a script that has not asked for it now: an error is a warning."""
     try:
-        convert_variables(graph, session)
+        convert_variables(graph, session, is_alone)
     except Exception as error:  # pylint: disable=broad-except
         logger.warning("stock_tables: the variables of the graph stay TensorFlow's, because they "
                        "could not become tables: %s: %s", type(error).__name__, error,

@@ -276,6 +276,7 @@ def _restore(stock: Callable[..., None], saver: Any, sess: Any, save_path: str,
                         "tables are not restored.", directory)
             _restore_variables(stock, saver, sess, save_path)
             return []
+        dense.expect_all()
         operations = tables_to_load(operations, here)
         if restores_tables(sess.graph, saver.saver_def):
             verify_tables(operations, here)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from mx_rec.base.log import logger
 from mx_rec.checkpoint import tables
 from mx_rec.checkpoint.parts import directories_of
-from mx_rec.core.admission import Counted, count_and_admit
+from mx_rec.core.admission import Counted, admission_of, count_and_admit
 from mx_rec.core.table import Table
 from mx_rec.edits.wiring import depends
 from mx_rec.ops import library
@@ -243,6 +243,8 @@ def check_admission(converted: Sequence[Any], directory: str, checkpoint: str) -
 def _observe(table: Table, rules: RowRules, ids: tf.Tensor, weight: int) -> Any:
     """Adds the op that counts ids, `weight` for each occurrence."""
     time = tf.zeros([0], tf.int64) if rules.clock is None else rules.clock
+    # Also where no lookup counts, since gradients are of other runs, keys are evicted.
+    admission_of(table, (rules.access, rules.eviction), time)
     return library().mx_rec_observe(
         table.handle, ids, tf.constant(weight, tf.int32, name="weight"), time,
         access_threshold=rules.access, eviction_threshold=rules.eviction, name="count")

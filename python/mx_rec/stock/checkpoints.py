@@ -109,6 +109,7 @@ class DenseSource:
     def __init__(self, converted: Sequence[Any], directory: str, checkpoint: str) -> None:
         self._checkpoint = checkpoint
         self.found = []  # type: List[Any]
+        self._absent = []  # type: List[Any]
         missing = [one for one in converted if not _is_there(directory, one.table.table_name)]
         _check_slots([one for one in converted if _is_there(directory, one.table.table_name)],
                      directory, checkpoint)
@@ -122,6 +123,7 @@ class DenseSource:
                     other, "with" if one.plan.ids.is_lifted else "without"))
         shapes = NewCheckpointReader(checkpoint).get_variable_to_shape_map()
         self.found = [one for one in missing if one.saved.name in shapes]
+        self._absent = [one for one in missing if one.saved.name not in shapes]
         for one in self.found:
             if not one.plan.ids.keeps_rows:
                 raise _other_ids(one, checkpoint, "has rows by ids with limits")
@@ -134,6 +136,17 @@ class DenseSource:
                         one.table.table_name, checkpoint, one.saved.name,
                         list(shapes[one.saved.name]), wanted))
         self._shapes = shapes
+
+    def expect_all(self) -> None:
+        """Refuses a checkpoint that has one of the tables neither as such nor as a variable.
+
+        Raises:
+            tf.errors.NotFoundError: In this case, as TensorFlow's of a variable.
+        """
+        for one in self._absent:
+            raise tf.errors.NotFoundError(
+                None, None, "Key {} not found in checkpoint {}: neither the variable nor its table "
+                "{!r} is there.".format(one.saved.name, self._checkpoint, one.table.table_name))
 
     def has(self, name: str) -> bool:
         """Returns whether the checkpoint has a variable of a name, where tables were found."""
