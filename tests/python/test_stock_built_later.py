@@ -128,6 +128,19 @@ def test_what_sets_a_converted_variable_sets_its_table(v1, use_resource):
 
 
 @KINDS
+@pytest.mark.parametrize("change", ["in_cond", "in_cond_add"])
+def test_a_branch_that_changes_a_converted_variable_gives_it_on(v1, use_resource, change):
+    """What was fetched of a reference variable was read beside the branch: "Retval[0] does not have value"."""
+
+    def run(model):
+        made = WRITES[change](v1, model)
+        yield "given", model.sess.run(made)
+        yield "and read", model.sess.run(2.0 * made)
+
+    same(v1, use_resource, run)
+
+
+@KINDS
 @pytest.mark.parametrize("change", ["assign", "assign_without_read", "assign_add", "scatter_update", "group", "slot_assign"])
 def test_what_waits_for_a_change_that_was_looked_at_before_waits_for_that_of_the_table(v1, use_resource, change):
     """It ran the op on the dead variable: an assignment was lost without a word, and others failed as if nothing had been initialized."""

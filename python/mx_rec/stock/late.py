@@ -226,7 +226,8 @@ class LateOps:
 
     def _value_for(self, reader: tf.Operation, tensor: tf.Tensor, rows: Rows) -> tf.Tensor:
         """Returns the value of a variable for a new op that takes a tensor of it."""
-        if tensor.op.type != "RefMerge":
+        # A Merge takes what a branch gives, and not what is read beside the branch.
+        if tensor.op.type != "RefMerge" and reader.type != "Merge":
             _check(rows, "")
             value = rows.value_behind(tensor.op, reader)
             if value is not None:
