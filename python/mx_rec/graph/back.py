@@ -20,6 +20,7 @@ from mx_rec.graph.anew import begin_anew, given_up, reason_to_stay, rename
 from mx_rec.graph.runs import alone, has_run, preparation, setting
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.convert import ConvertedVariable, converted
+from mx_rec.tensorflow.names import control_flow_util
 
 # How many copies of the values of variables there are while a session begins anew: those that were
 # read, what the variables take, and what the tables have of them.
@@ -103,16 +104,6 @@ def _deriving() -> Iterator[None]:
         _calls.depth -= 1
 
 
-def _is_in_loop(graph: tf.Graph) -> bool:
-    """Whether the body of a loop is being made, which keeps sessions from their runs as well."""
-    context = graph._get_control_flow_context()  # pylint: disable=protected-access
-    while context is not None:
-        if context.IsWhileContext():
-            return True
-        context = context.outer_context
-    return False
-
-
 class _Asked(NamedTuple):
     """Tables that gradients are asked of.
 
@@ -138,7 +129,9 @@ def _tables_asked(starts: Sequence[tf.Operation], xs: Any) -> _Asked:
 
 def _reason_now(graph: tf.Graph) -> str:
     """Returns why the tables of a graph cannot be variables again at this call, "" if they can."""
-    if _calls.depth or _is_in_loop(graph):
+    # The body of a loop that is being made keeps sessions from their runs, too.
+    context = graph._get_control_flow_context()  # pylint: disable=protected-access
+    if _calls.depth or control_flow_util.GetContainingWhileContext(context) is not None:
         return "gradients of it are asked for while a loop, or the gradient of an op, is being " \
             "made, and TensorFlow runs nothing meanwhile"
     with extending:

@@ -7,7 +7,7 @@ import tensorflow as tf
 from mx_rec.ops import library
 from mx_rec.ops.lookups import offsets_of_rows
 from mx_rec.ops.shapes import definitions, lists_of
-from mx_rec.tensorflow.names import array_ops, known_gradients, while_v2
+from mx_rec.tensorflow.names import array_ops, control_flow_util, known_gradients, while_v2
 
 
 def _restore_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:
@@ -243,20 +243,10 @@ def _slices(op: tf.Operation, values: tf.Tensor, offsets: tf.Tensor) -> tf.Index
                 "tf.compat.v1.disable_control_flow_v2().".format(op.name))
         graph = getattr(graph, "outer_graph", None)
     dense_shape = None
-    if op.graph.building_function or _is_in_branch(op):
+    if op.graph.building_function or control_flow_util.IsInCond(op):
         # Computed from the values, so that it exists only in the branch that is taken.
         dense_shape = array_ops.shape_internal(values, optimize=False) * [0, 1]
     return tf.IndexedSlices(values, offsets, dense_shape)
-
-
-def _is_in_branch(op: tf.Operation) -> bool:
-    """Returns whether an op of an outermost graph is in a branch of a tf.cond or tf.case."""
-    context = op._get_control_flow_context()  # pylint: disable=protected-access
-    while context is not None:
-        if context.IsCondContext():
-            return True
-        context = context.outer_context
-    return False
 
 
 # The gradient of each op that has one, by its definition; no gradient goes through the others.
