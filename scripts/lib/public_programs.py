@@ -453,15 +453,19 @@ def libsvm(path: str, rows: int, fields: int, size: int) -> None:
             file.write(" ".join([str(label)] + ["%d:1.0" % max(one, 0) for one in ids]) + "\n")
 
 
-def tf_repos() -> List[str]:
-    """The data of tf_repos' DeepFM.py: lines of libsvm."""
-    random.seed(1)
-    fields, size = 20, 1000000
-    for name, rows in (("tr", 256 * 150), ("va", 2560)):
-        libsvm("%s.libsvm" % name, rows, fields, size)
-    return ["DeepFM.py", "--data_dir=.", "--model_dir=model", "--feature_size=%d" % size,
-            "--field_size=%d" % fields, "--embedding_size=16", "--batch_size=256",
-            "--num_epochs=1", "--log_steps=10", "--num_threads=2"]
+def tf_repos(script: str) -> Callable[[], List[str]]:
+    """The data of a script of tf_repos: lines of libsvm."""
+
+    def prepare() -> List[str]:
+        random.seed(1)
+        fields, size = 20, 1000000
+        for name, rows in (("tr", 256 * 150), ("va", 2560)):
+            libsvm("%s.libsvm" % name, rows, fields, size)
+        return [script, "--data_dir=.", "--model_dir=model", "--feature_size=%d" % size,
+                "--field_size=%d" % fields, "--embedding_size=16", "--batch_size=256",
+                "--num_epochs=1", "--log_steps=10", "--num_threads=2"]
+
+    return prepare
 
 
 def xdeepfm() -> List[str]:
@@ -524,8 +528,17 @@ PROGRAMS = (
     Program("DeepMatch YoutubeDNN", "", "", deepmatch, OF_DRIVERS, options=_L2,
             alike=[("user_dnn_hidden_units=(64, 16),",
                     "user_dnn_hidden_units=(64, 16), l2_reg_embedding=0,")]),
-    Program("tf_repos DeepFM", "tf_repos", "deep_ctr/Model_pipeline", tf_repos, OF_ESTIMATORS,
-            ["DeepFM.py"], _L2,
+    Program("tf_repos DeepFM", "tf_repos", "deep_ctr/Model_pipeline", tf_repos("DeepFM.py"),
+            OF_ESTIMATORS, ["DeepFM.py"], _L2,
+            [("", "--l2_reg=0"), ("", "--dropout=1,1,1")]),
+    Program("tf_repos DCN", "tf_repos", "deep_ctr/Model_pipeline", tf_repos("DCN.py"),
+            OF_ESTIMATORS, ["DCN.py"], _L2,
+            [("", "--l2_reg=0"), ("", "--dropout=1,1,1")]),
+    Program("tf_repos NFM", "tf_repos", "deep_ctr/Model_pipeline", tf_repos("NFM.py"),
+            OF_ESTIMATORS, ["NFM.py"], _L2,
+            [("", "--l2_reg=0"), ("", "--dropout=1,1,1")]),
+    Program("tf_repos DeepMVM", "tf_repos", "deep_ctr/Model_pipeline", tf_repos("DeepMVM.py"),
+            OF_ESTIMATORS, ["DeepMVM.py"], _L2,
             [("", "--l2_reg=0"), ("", "--dropout=1,1,1")]),
     Program("recommenders xDeepFM", "recommenders", "", xdeepfm, OF_RECOMMENDERS, options=_L2,
             alike=[("embed_l2=1e-4", "embed_l2=0.0")]),

@@ -265,8 +265,9 @@ def check_snapshots(uses: Uses) -> None:
         for copy in copies if changes else ():
             readers = [use.node for use in nodes.all_uses(copy)]
             copies.extend(one for one in readers if one.op in _SAME)
+            # A penalty is that of the rows of the batch, which lookups have read.
             shown = [one for one in readers if one.op not in _SAME
-                     and changed_behind(one) != changes]
+                     and one.name not in uses.dense.inner and changed_behind(one) != changes]
             if not readers or nodes.waiting.get(copy.name):
                 shown.append(copy)
             if shown:
