@@ -71,9 +71,11 @@ def test_parts_of_a_variable_are_found_in_any_number_of_parts(tmp_path):
     assert os.listdir(str(tmp_path / "sparse-model.ckpt-2"))
     found = trained(1, tmp_path, 2, 4, PARTS="2", **variables)
     # An Estimator's training and evaluation tell what the checkpoint has: then it is one table in one process, too.
-    code = RUN.replace("convert_graph(v1.get_default_graph(), True)", """convert_graph(
-        v1.get_default_graph(), True, saved_tables(tf.train.latest_checkpoint(os.environ["CHECKPOINTS"])), histories={})""")
-    code = "from mx_rec.stock.checkpoints import saved_tables\n" + code
+    called = "convert_graph(v1.get_default_graph(), True)"
+    assert RUN.count(called) == 1
+    code = "from mx_rec.stock.checkpoints import saved_tables\nfrom mx_rec.stock.convert import Needs\n" + RUN.replace(
+        called, """convert_graph(v1.get_default_graph(), True, Needs(
+            saved_tables(tf.train.latest_checkpoint(os.environ["CHECKPOINTS"])), histories={}))""")
     found = run_alone(code, CHECKPOINTS=str(tmp_path), FIRST="4", LAST="6", OPTIMIZER="ftrl", CLIP="1", PARTS="2", **variables)
     assert all("with all 2 parts in one table" in found["plans"]["items/part_%d" % part][1] for part in range(2))
     # With a threshold it goes back to variables.
