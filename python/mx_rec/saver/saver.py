@@ -28,7 +28,7 @@ from mx_rec.saver.var_lists import MARKER, is_marked, names_no_table, saver_ops
 from mx_rec.state.settings import Settings
 from mx_rec.state.table_variable import is_table_variable
 from mx_rec.stock.admission import check_admission
-from mx_rec.stock.checkpoints import DenseSource, with_variables
+from mx_rec.stock.checkpoints import DenseSource, check_rows, with_variables
 from mx_rec.stock.convert import converted
 from mx_rec.stock.saved_variables import described_variables, saved_variables
 from mx_rec.tensorflow.names import checkpoint_management, training_util
@@ -261,6 +261,7 @@ def _restore(stock: Callable[..., None], saver: Any, sess: Any, save_path: str,
     directory = directory_of(save_path)
     with local_copy(directory) as here:
         check_admission(converted(sess.graph, operations), here, save_path)
+        check_rows(converted(sess.graph, operations), here, save_path)
         dense = DenseSource(converted(sess.graph, operations), here, save_path)
         filled = [op for op in operations if op.table_name in dense.tables()]
         operations = [op for op in operations if op.table_name not in dense.tables()]
