@@ -261,7 +261,6 @@ def _restore(stock: Callable[..., None], saver: Any, sess: Any, save_path: str,
     directory = directory_of(save_path)
     with local_copy(directory) as here:
         check_admission(converted(sess.graph, operations), here, save_path)
-        check_rows(converted(sess.graph, operations), here, save_path)
         dense = DenseSource(converted(sess.graph, operations), here, save_path)
         filled = [op for op in operations if op.table_name in dense.tables()]
         operations = [op for op in operations if op.table_name not in dense.tables()]
@@ -278,6 +277,7 @@ def _restore(stock: Callable[..., None], saver: Any, sess: Any, save_path: str,
             _restore_variables(stock, saver, sess, save_path)
             return []
         dense.expect_all()
+        check_rows(converted(sess.graph, operations), here, save_path)
         operations = tables_to_load(operations, here)
         if restores_tables(sess.graph, saver.saver_def):
             verify_tables(operations, here)
