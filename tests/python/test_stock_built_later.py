@@ -128,23 +128,6 @@ def test_what_sets_a_converted_variable_sets_its_table(v1, use_resource):
 
 
 @KINDS
-def test_indices_of_one_dimension_change_rows(v1, use_resource):
-    """A program that ends its training so, as LibRecommender does for ids that it does not know, ended with an error."""
-
-    def run(model):
-        indices = np.array([[5], [3], [59]])
-        for change in (v1.scatter_nd_update, v1.scatter_nd_add, v1.scatter_nd_sub):
-            model.sess.run(change(model.w, indices, NEW[:3]))
-            yield "rows", model.rows()
-            yield "step", model.step()
-        mean = tf.reduce_mean(tf.gather(model.w, tf.range(7)), 0, keepdims=True)
-        model.sess.run([model.w.scatter_nd_update([[7]], mean)])
-        model.sess.run(v1.scatter_nd_add(model.w, indices.reshape(1, 3, 1), NEW[None, :3]))
-
-    same(v1, use_resource, run)
-
-
-@KINDS
 @pytest.mark.parametrize("change", ["in_cond", "in_cond_add"])
 def test_a_branch_that_changes_a_converted_variable_gives_it_on(v1, use_resource, change):
     """What was fetched of a reference variable was read beside the branch: "Retval[0] does not have value"."""
