@@ -29,7 +29,7 @@ from mx_rec.graph.sessions import (extending_session, fetching, preparing, prepa
                                    preparing_parts, running_parts, starting_iterators)
 from mx_rec.graph.variables import (patched_get_collection, patched_initializer,
                                     patched_monitored_session, patched_saveables)
-from mx_rec.graph.weights import holding, holding_one
+from mx_rec.graph.weights import asking_size, holding, holding_iterator, holding_one
 from mx_rec.optimizers.stock import (patched_apply_gradients, patched_get_slot, patched_processor,
                                      patched_slot)
 from mx_rec.saver.incremental import (patched_hook_after_run, patched_hook_begin,
@@ -242,11 +242,14 @@ _PATCHES = (
     for name, change in (("add_meta_graph_and_variables", patched_add_with_variables),
                        ("add_meta_graph", patched_add)))
 
-# Of Keras as TensorFlow 1.15 has it: weights wait for the run that makes tables.
+# Of Keras as TensorFlow 1.15 has it: weights and iterators wait for the run that makes tables.
 _KERAS = _in(_P + "keras.backend")
 _KERAS_PATCHES = (
     _Patch("weights of Keras's models", _KERAS, "batch_set_value", holding),
-    _Patch("weights of Keras's models", _KERAS, "set_value", holding_one))
+    _Patch("weights of Keras's models", _KERAS, "set_value", holding_one),
+    _Patch("datasets of Keras's models", _KERAS, "get_value", asking_size),
+    _Patch("datasets of Keras's models", _in(_P + "keras.engine.training_utils"),
+           "initialize_iterator", holding_iterator))
 
 # Of a package that not every version comes with.
 _ESTIMATOR_PATCHES = (

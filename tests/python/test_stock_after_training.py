@@ -1,4 +1,5 @@
-"""Converted models after training: imported graphs, early stopping, exporters, and sparse ids in any order."""
+"""Converted models after training: imported graphs, early stopping, exporters, sparse ids in any order, and rows
+that are set by indices."""
 
 import glob
 
@@ -9,6 +10,7 @@ import tensorflow as tf
 import stock_cases as cases
 import support
 import test_stock_admission as admissions
+import test_stock_built_later as later
 import test_stock_unlimited_estimators as unlimited
 from mx_rec.core.feature_process import evict
 from mx_rec.stock.select import convert_graph
@@ -179,3 +181,20 @@ def test_a_plain_export_refuses_the_ids_that_the_table_refuses(mx, tmp_path):
         for wrong in (20, -1):
             with pytest.raises(tf.errors.InvalidArgumentError, match="rows"):
                 sess.run(rows, {given: [3, wrong]})
+
+
+@later.KINDS
+def test_indices_of_one_dimension_change_rows(v1, use_resource):
+    """A program that ends its training so, as LibRecommender does for ids that it does not know, ended with an error."""
+
+    def run(model):
+        indices = np.array([[5], [3], [59]])
+        for change in (v1.scatter_nd_update, v1.scatter_nd_add, v1.scatter_nd_sub):
+            model.sess.run(change(model.w, indices, later.NEW[:3]))
+            yield "rows", model.rows()
+            yield "step", model.step()
+        mean = tf.reduce_mean(tf.gather(model.w, tf.range(7)), 0, keepdims=True)
+        model.sess.run([model.w.scatter_nd_update([[7]], mean)])
+        model.sess.run(v1.scatter_nd_add(model.w, indices.reshape(1, 3, 1), later.NEW[None, :3]))
+
+    later.same(v1, use_resource, run)

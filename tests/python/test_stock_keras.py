@@ -214,6 +214,34 @@ def test_weights_are_there_for_a_first_run_that_does_not_train(mx, graph, sessio
         assert [one.plan.name for one in converted(own)] == ["items/embeddings"]
 
 
+def test_a_model_that_is_fitted_to_datasets_is_on_tables(mx, graph, session):
+    """fit initializes the iterators of datasets and asks how large they are before it has a training op: once the
+    variables stayed TensorFlow's then."""
+    ids, labels = data()
+
+    def program():
+        found = []
+        for steps in (None, BATCHES):
+            with tf.Graph().as_default() as own, support.new_session() as other:
+                tf.keras.backend.set_session(other)
+                dataset = tf.data.Dataset.from_tensor_slices((ids, labels)).map(lambda *one: one).batch(BATCH)
+                dataset = dataset if steps is None else dataset.repeat()
+                made = model(optimizers()["adam"], embeddings_initializer=tf.keras.initializers.Constant(start()[0]))
+                history = made.fit(dataset, epochs=2, steps_per_epoch=steps, verbose=0, validation_data=dataset,
+                                   validation_steps=steps and 2).history
+                found += [history["loss"], history["val_loss"]] + made.get_weights()
+                names.append([one.plan.name for one in converted(own)])
+        return found
+
+    names = []
+    expected = program()
+    mx(stock_tables=["items"])
+    found = program()
+    assert names == [[], [], ["items/embeddings"], ["items/embeddings"]]
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE)
+
+
 def test_callbacks_see_and_restore_the_weights_of_variables(mx, graph, session, tmp_path):
     """The rate grows until the loss does, and the best weights come back, also from the file."""
     callbacks = tf.keras.callbacks

@@ -32,11 +32,16 @@ _CHANGES = {
     "ScatterAdd": _Change(False, 1.0), "ResourceScatterAdd": _Change(False, 1.0),
     "ScatterSub": _Change(False, -1.0), "ResourceScatterSub": _Change(False, -1.0),
 }
+# The same by indices of several dimensions, of which rows have one.
+_BY_INDICES = {kind.replace("Scatter", "ScatterNd"): what for kind, what in _CHANGES.items()
+               if "Scatter" in kind}
+_CHANGES.update(_BY_INDICES)
 
 
-def is_change(op_type: str) -> bool:
-    """Whether tables know a type of op that changes rows of a variable."""
-    return op_type in _CHANGES
+def is_change(op: tf.Operation) -> bool:
+    """Whether tables know what an op with a variable as its first input changes in its rows."""
+    return op.type in _CHANGES and (op.type not in _BY_INDICES or bool(
+        op.inputs[1].shape.rank) and op.inputs[1].shape.as_list()[-1] == 1)
 
 
 def change(rows: Rows, op: tf.Operation) -> None:
@@ -46,7 +51,7 @@ def change(rows: Rows, op: tf.Operation) -> None:
 
     Args:
         rows: The rows.
-        op: The op, of a type for which `is_change` says yes.
+        op: The op, for which `is_change` says yes.
     """
     kind, shape = _CHANGES[op.type], rows.plan.shape
     with in_place_of(op, waits_of_copy(op.inputs[0]), device=rows.device):

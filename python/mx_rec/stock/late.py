@@ -254,7 +254,7 @@ class LateOps:
         if (is_first and kind in COPIES) or (kind == "RefMerge" and all(
                 self._rows.get(one.op) is rows for one in op.inputs)):
             self._note(op, rows)
-        elif is_first and is_itself and is_change(kind):
+        elif is_first and is_itself and is_change(op):
             _check(rows, "changes")
             change(rows, op)
             # Of a reference variable it gives the variable on.
@@ -327,8 +327,8 @@ def _text(rows: Rows, op: tf.Operation, why: str) -> str:
     """Returns the text of the error of an op that cannot work on a table."""
     return "the variable {} {} the table {}, which {} ({}) cannot use: {}. Once the graph is " \
         "converted, assign, assign_add, assign_sub, scatter_update, scatter_add, scatter_sub, " \
-        "gathers of rows and reads of the whole work. Make other ops before that, or leave the " \
-        "variable's name out of init(stock_tables=...).".format(
+        "scatter_nd_* of rows, gathers of rows and reads of the whole work. Make other ops " \
+        "before that, or leave the variable's name out of init(stock_tables=...).".format(
             _name_of(rows), "is" if rows.slot is None else "is a slot of", rows.plan.table,
             op.name, op.type, why)
 
