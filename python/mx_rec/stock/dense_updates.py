@@ -8,14 +8,14 @@ moves them in its sparse form, too. The second becomes one if the penalty is to 
 batch's rows: other numbers than TensorFlow's, which are asked for by `StockTables.l2`.
 """
 
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 from mx_rec.stock.nodes import Nodes, Output, shape_of
 from mx_rec.stock.options import BATCH_ROWS, StockTables
+from mx_rec.stock.patterns import Search, op
 from mx_rec.stock.padding import GRADIENT, padded_gradients, padded_value
 from mx_rec.stock.updates import (ADAM, ADD, LAZY_ADAM, Decay, Form, Slices, Step, form_of,
                                   has_wrong_attribute, step_of)
-from mx_rec.stock.values import affine_value
 
 _NO_INDICES = -1
 _DENSE = {
@@ -37,6 +37,13 @@ SAME_AS_SPARSE = (ADD, "adagrad", ADAM)
 # What has no number of the graph that trains.
 _SHOWS = ("ScalarSummary", "HistogramSummary", "TensorSummary", "TensorSummaryV2", "MergeSummary",
           "WriteSummary", "WriteScalarSummary", "WriteHistogramSummary")
+# The gradients of penalties, what they are multiplied with, and whether that is a sign: of
+# tf.nn.l2_loss v * g; of sums g, as large as v, times what an element changes by.
+_DECAYS = tuple((op("Mul", *factors), factor, is_sign) for value, number, factor, is_sign in (
+    ("variable", "number", 1.0, False),
+    (op("Mul", "variable", 2, name="change"), op("Tile", "number"), 2.0, False),
+    (op("Sign", "variable", name="change"), op("Tile", "number"), 1.0, True),
+) for factors in ((value, number), (number, value)))
 
 
 class NotByRows(Exception):
@@ -177,39 +184,20 @@ class _Match:
             found = padded_gradients(self._nodes, node, self._shape)
             self._slices += [Slices(values, ids, node.name, True) for values, ids in found]
             return bool(found)
-        return node.op == "Mul" and self._takes_decay(node, inputs)
+        return node.op == "Mul" and self._takes_decay(node)
 
-    def _takes_decay(self, node: Any, inputs: List[Output]) -> bool:
+    def _takes_decay(self, node: Any) -> bool:
         """Takes what may be the gradient of a penalty: a number times the variable or its signs."""
-        for value, number in (inputs, inputs[::-1]):
-            if value[0] in self._reads:
-                # Of tf.nn.l2_loss: v * g.
-                self._decays.append(Decay(number, 1.0))
-                self._decayed.append(node.name)
-                return True
-            spread = self._nodes.by_name[number[0]]
-            # Of a sum: g, as large as v, times what an element of the sum changes by.
-            found = self._change_of(value, self._nodes.inputs[spread.name][0]) \
-                if spread.op == "Tile" else None
-            if found is not None:
-                self._decays.append(found)
-                self._decayed += [node.name, value[0]]
+        for pattern, factor, is_sign in _DECAYS:
+            search = Search(self._nodes, (), variable=[(name, 0) for name in self._reads])
+            if not search.fits((node.name, 0), pattern):
+                continue
+            change, _ = search.tensors.get("change", (node.name, 0))
+            if len(self._nodes.all_uses(self._nodes.by_name[change])) == 1:
+                self._decays.append(Decay(search.tensors["number"], factor, is_sign))
+                self._decayed += [node.name] + [change] * (change != node.name)
                 return True
         return False
-
-    def _change_of(self, value: Output, number: Output) -> Optional[Decay]:
-        """Returns the gradient of a sum of squares, by 2 v, or of absolute values, by sign(v)."""
-        node = self._nodes.by_name[value[0]]
-        if len(self._nodes.all_uses(node)) != 1:
-            return None
-        inputs = self._nodes.inputs[node.name]
-        if node.op == "Sign" and inputs[0][0] in self._reads:
-            return Decay(number, 1.0, True)
-        if node.op == "Mul" and inputs[0][0] in self._reads:
-            found = affine_value(self._nodes, *inputs[1])
-            if found is not None and found.kind is None and found.shift == 2.0:
-                return Decay(number, 2.0)
-        return None
 
 
 def _reads(nodes: Nodes, variable: Any) -> Iterator[Tuple[str, Any]]:

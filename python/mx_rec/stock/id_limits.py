@@ -9,6 +9,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 
 from mx_rec.stock.fused import SHAPES
 from mx_rec.stock.nodes import Nodes, Output, Use
+from mx_rec.stock.patterns import Search, op
 from mx_rec.stock.updates import Step
 from mx_rec.stock.values import constant_int
 
@@ -277,7 +278,9 @@ def _limit(nodes: Nodes, node: Any, output: Output, rows: int) -> Optional[Limit
         return Limit(node.name, 1, CROSS, node.attr["num_buckets"].i)
     if node.op == "FloorMod" and constant_int(nodes, node.name, 1) == rows:
         return Limit(node.name, 0, MODULO, rows)
-    if node.op in ("Select", "SelectV2") and _is_default(nodes, node, rows):
+    # where(ids < 0 or ids >= rows, default, ids)
+    is_outside = op("LogicalOr", op("Less", "ids", 0), op("GreaterEqual", "ids", rows))
+    if Search(nodes, ()).fits((node.name, 0), op("Select SelectV2", is_outside, None, "ids")):
         return Limit(node.name, 0, DEFAULT, rows)
     if node.op == "Identity" and nodes.waits[node.name]:
         gone = [wait for wait in nodes.waits[node.name]
@@ -285,18 +288,6 @@ def _limit(nodes: Nodes, node: Any, output: Output, rows: int) -> Optional[Limit
         if gone:
             return Limit(node.name, 0, ASSERTION, rows, tuple(gone))
     return None
-
-
-def _is_default(nodes: Nodes, node: Any, rows: int) -> bool:
-    """Whether an op is where(ids < 0 or ids >= rows, default, ids)."""
-    condition, _, ids = nodes.inputs[node.name]
-    either = nodes.by_name[condition[0]]
-    if either.op != "LogicalOr":
-        return False
-    tests = [nodes.by_name[one] for one, _ in nodes.inputs[either.name]]
-    return [test.op for test in tests] == ["Less", "GreaterEqual"] \
-        and all(nodes.inputs[test.name][0] == ids for test in tests) \
-        and [constant_int(nodes, test.name, 1) for test in tests] == [0, rows]
 
 
 def _asserts_size(nodes: Nodes, wait: str, ids: Output, rows: int) -> bool:
@@ -318,11 +309,5 @@ def _asserts_size(nodes: Nodes, wait: str, ids: Output, rows: int) -> bool:
                 waiting.append(other)
     if len(asserts) != 1:
         return False
-    all_of, _ = nodes.source(asserts[0].name, 0)
-    while all_of is not None and all_of.op in ("Switch", "Identity"):
-        all_of, _ = nodes.source(all_of.name, 0)
-    if all_of is None or all_of.op != "All":
-        return False
-    less, _ = nodes.source(all_of.name, 0)
-    return less is not None and less.op == "Less" and nodes.inputs[less.name][0] == ids \
-        and constant_int(nodes, less.name, 1) == rows
+    search = Search(nodes, ("Switch", "Identity"), ids=[nodes.behind(ids, ("Switch", "Identity"))])
+    return search.fits(nodes.inputs[asserts[0].name][0], op("All", op("Less", "ids", rows)))
