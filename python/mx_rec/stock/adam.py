@@ -9,33 +9,15 @@
     | EasyRec's AdamOptimizerS | the same as LazyAdamOptimizer, by other ops |
 """
 
-from typing import Any, Dict, List, NamedTuple, Set, Tuple
+from typing import Any, Dict, List, Set, Tuple
 
 from mx_rec.edits.wiring import COPIES
 from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock import updates as forms
-from mx_rec.stock.nodes import VARIABLES, Nodes, Output
+from mx_rec.stock.nodes import VARIABLES, Nodes, Output, Stays
 from mx_rec.stock.patterns import Op, Search, gathered, op
 
 _ADDS = ("ScatterAdd", "ResourceScatterAdd")
-
-
-class AdamStep(NamedTuple):
-    """An update of a variable by Adam or its like.
-
-    Attributes:
-        step: The update of rows that takes its place.
-        is_lazy: Whether TensorFlow's rule is that of the step, and none that moves all rows.
-        inner: Names of the ops that are of no use without it.
-    """
-
-    step: forms.Step
-    is_lazy: bool
-    inner: Set[str]
-
-
-class Refused(Exception):
-    """Why tables cannot have an update that is known."""
 
 
 class _No(Exception):
@@ -114,7 +96,7 @@ _ADDED = _moved(_RATE, _sum(_OF_GRAD, _product(_OLD_M, "beta1"), "new m"),
                 _sum(_OF_SQUARE, _product(_OLD_V, "beta2"), "new v"))
 
 
-def adam_steps(nodes: Nodes, variable: Any, is_lazy_enough: bool) -> List[AdamStep]:
+def adam_steps(nodes: Nodes, variable: Any, is_lazy_enough: bool) -> List[forms.Step]:
     """Finds the updates of a variable by Adam.
 
     Args:
@@ -126,9 +108,9 @@ def adam_steps(nodes: Nodes, variable: Any, is_lazy_enough: bool) -> List[AdamSt
         The updates, none if it has none.
 
     Raises:
-        Refused: If it has one that is known, and tables have not.
+        Stays: If it has one that is known, and tables have not.
     """
-    found = []  # type: List[AdamStep]
+    found = []  # type: List[forms.Step]
     for use in nodes.all_uses(variable):
         if use.position != 0:
             continue
@@ -160,25 +142,25 @@ class _Match:
         """The names of the update's own ops."""
         return self._search.ops
 
-    def whole(self, subtraction: Any) -> AdamStep:
+    def whole(self, subtraction: Any) -> forms.Step:
         """Matches an update of AdamOptimizer, or AdamWOptimizer, that ends with `subtraction`."""
         self._take(self._nodes.inputs[subtraction.name][1], _SUBTRACTED)
         if self._is_largest(self._taken["new v"]):
-            raise Refused("its optimizer is Adam with amsgrad=True, which tables do not have")
+            raise Stays("its optimizer is Adam with amsgrad=True, which tables do not have")
         self._take(self._taken["new m"], _ALL_M)
         self._take(self._taken["new v"], _ALL_V)
         if self._takes_row_decay(subtraction):
             return self._made(subtraction, forms.ADAMW)
         if not self._is_lazy_enough:
             return self._made(subtraction, forms.ADAM)
-        return self._made(subtraction, forms.LAZY_ADAM)._replace(is_lazy=False)
+        return self._made(subtraction, forms.LAZY_ADAM)._replace(moves_all=True)
 
-    def of_all(self, scatter: Any, formula: Op, kind: str) -> AdamStep:
+    def of_all(self, scatter: Any, formula: Op, kind: str) -> forms.Step:
         """Matches an update that ends with `scatter`, by moments that decay in all rows."""
         self._take_scatter(scatter, formula)
         return self._made(scatter, kind)
 
-    def of_batch(self, scatter: Any, formula: Op, kind: str) -> AdamStep:
+    def of_batch(self, scatter: Any, formula: Op, kind: str) -> forms.Step:
         """Matches an update that ends with `scatter`, by moments that decay in the batch's rows."""
         self._take_scatter(scatter, formula)
         are_written = [self._gathered_again(name) for name in ("new m", "new v")]
@@ -196,7 +178,7 @@ class _Match:
         self._take(indices, "indices")
         self._take(rows, formula)
 
-    def _made(self, last: Any, kind: str) -> AdamStep:
+    def _made(self, last: Any, kind: str) -> forms.Step:
         """Checks that nothing else reads what the update computes."""
         inner = self._inner | {last.name}
         slots = self._slot("m"), self._slot("v")
@@ -212,9 +194,8 @@ class _Match:
                for name, _ in numbers.values()):
             raise _No
         ops = (last.name,) + tuple(sorted(inner.union(behind) - {last.name}))
-        step = forms.Step(ops, kind, slots, self._taken["grad"], self._taken["indices"], numbers,
+        return forms.Step(ops, kind, slots, self._taken["grad"], self._taken["indices"], numbers,
                           gates=self._nodes.gates(ops))
-        return AdamStep(step, True, inner)
 
     def _takes_row_decay(self, last: Any) -> bool:
         """Takes the op that decays the rows of the batch before an update; whether there is one."""

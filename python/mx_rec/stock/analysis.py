@@ -14,17 +14,16 @@ from mx_rec.constants.constants import MAX_EMBEDDING_SIZE, MAX_VOCABULARY_SIZE
 from mx_rec.core.rows import FLOAT32
 from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock import updates as forms
-from mx_rec.stock.adam import Refused, adam_steps
-from mx_rec.stock.dense_updates import SAME_AS_SPARSE, NotByRows, dense_updates
+from mx_rec.stock.adam import adam_steps
+from mx_rec.stock.dense_updates import SAME_AS_SPARSE, dense_updates
 from mx_rec.stock.fused import Piece, gradients_of, pieces_of
 from mx_rec.stock.id_limits import IdLimits, id_limits
-from mx_rec.stock.nodes import VARIABLES, Nodes, Output, shape_of
+from mx_rec.stock.nodes import VARIABLES, Nodes, Output, Stays, shape_of
 from mx_rec.stock.options import StockTables, dtypes_of, names_it, thresholds_of
 from mx_rec.stock.parts import (Placement, SavedPlace, are_together, parts_of, placement_of,
                                 with_parts)
 from mx_rec.stock.planned import Lookup, Slot, StockVariable, product, staying, table_name
-from mx_rec.stock.uses import (SUMMARIES, Stays, Uses, check_reads, check_snapshots,
-                                is_idle)
+from mx_rec.stock.uses import SUMMARIES, Uses, check_reads, check_snapshots, is_idle
 from mx_rec.stock.values import Affine, affine_value, describe
 
 # Begins the reason of a variable that another Saver would have made a table.
@@ -189,7 +188,7 @@ def _with_ids(nodes: Nodes, plans: List[StockVariable], options: StockTables, kn
             found[plan.name] = IdLimits(False, "{} sets rows of it".format(plan.changes[0]))
         elif plan.sets_rows:
             found[plan.name] = IdLimits(False, "its initializer sets its rows")
-    found.update(id_limits(nodes, [plan.reader for plan in asked if plan.name not in found], kept))
+    found.update(id_limits(nodes, [plan for plan in asked if plan.name not in found], kept))
     return [with_ids(plan, found[plan.name]) if plan.name in found else plan for plan in plans]
 
 
@@ -220,11 +219,8 @@ def _is_candidate(node: Any) -> bool:
 
 def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTables, trains: bool,
                    known: Set[str], has_saver: bool, rows: int, was_run: bool) -> StockVariable:
-    try:
-        dense = dense_updates(nodes, node, options, trains)
-        uses = Uses(nodes, node, adam_steps(nodes, node, options.lazy_adam), dense, was_run)
-    except (NotByRows, Refused) as why:
-        raise Stays(str(why)) from None
+    dense = dense_updates(nodes, node, options, trains)
+    uses = Uses(nodes, node, adam_steps(nodes, node, options.lazy_adam), dense, was_run)
     if not uses.gathers and not uses.enters:
         raise Stays("nothing gathers rows of it{}".format(
             ", but {} reads it as a whole".format(uses.whole[0].name) if uses.whole else ""))
@@ -259,7 +255,7 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     kind, slots, slot_assigns = _plan_updates(uses, shape, has_saver)
     check_snapshots(uses)
     if uses.zeros and kind not in SAME_AS_SPARSE and not (
-            kind == forms.LAZY_ADAM and not any(one.is_lazy for one in uses.adam)):
+            kind == forms.LAZY_ADAM and all(step.moves_all for step in uses.steps())):
         raise Stays("where a branch is not taken that looks it up, all of its rows have a gradient "
                     "of zeros ({}), and {} changes such rows".format(uses.zeros[0].name, kind))
     changes = [one.name for one in uses.changes]
@@ -405,8 +401,7 @@ def _plan_slot(uses: Uses, variable: str, name: str, shape: List[int],
 def _summary(uses: Uses, kind: str, start: str) -> str:
     parts = ["{} gather{}".format(len(uses.gathers), "" if len(uses.gathers) == 1 else "s")]
     parts.append("updated by {}".format(kind) if kind else "not updated")
-    if kind == forms.LAZY_ADAM and (uses.dense.steps
-                                    or any(not one.is_lazy for one in uses.adam)):
+    if any(step.moves_all for step in uses.steps()):
         parts[1] += " in the place of AdamOptimizer, as lazy_adam asks: rows outside of a batch " \
                     "stay as they are,"
     parts.append("new rows by {}".format(start))

@@ -229,7 +229,7 @@ def _without_limits(graph: tf.Graph, options: StockTables, trains: bool, needs: 
     lifted = {plan.name: plan for plan in plans if plan.ids.is_lifted}
     if not any(plan.ids.limits for plan in lifted.values()):
         return plans
-    lift(graph, Nodes(graph_def), [plan.reader for plan in lifted.values()],
+    lift(graph, Nodes(graph_def), lifted.values(),
          [limit for plan in lifted.values() for limit in plan.ids.limits])
     # Its ops have other inputs now.
     again = planned(without_nodes(graph.as_graph_def(), ops_of(savers) | retired), False)

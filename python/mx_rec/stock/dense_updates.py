@@ -10,7 +10,7 @@ batch's rows: other numbers than TensorFlow's, which are asked for by `StockTabl
 
 from typing import Any, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
-from mx_rec.stock.nodes import Nodes, Output, shape_of
+from mx_rec.stock.nodes import GATHERS, Nodes, Output, Stays, shape_of
 from mx_rec.stock.options import BATCH_ROWS, StockTables
 from mx_rec.stock.patterns import Search, op
 from mx_rec.stock.padding import GRADIENT, padded_gradients, padded_value
@@ -44,10 +44,6 @@ _DECAYS = tuple((op("Mul", *factors), factor, is_sign) for value, number, factor
     (op("Mul", "variable", 2, name="change"), op("Tile", "number"), 2.0, False),
     (op("Sign", "variable", name="change"), op("Tile", "number"), 1.0, True),
 ) for factors in ((value, number), (number, value)))
-
-
-class NotByRows(Exception):
-    """Why a dense update cannot be one of rows."""
 
 
 class Penalty(NamedTuple):
@@ -95,7 +91,7 @@ def dense_updates(nodes: Nodes, variable: Any, options: StockTables,
             all rows and added to what lookups give.
 
     Raises:
-        NotByRows: If a dense update is none of rows.
+        Stays: If a dense update is none of rows.
     """
     reads = list(_reads(nodes, variable))
     updates = [use.node for use in nodes.all_uses(variable)
@@ -108,7 +104,7 @@ def dense_updates(nodes: Nodes, variable: Any, options: StockTables,
         inner += [update.name] + decayed
     decays = [step for step in steps if step.decays]
     if len({tuple(one.indices for one in step.slices) for step in decays}) > 1:
-        raise NotByRows("its gradients are dense, and its penalty is not for the same lookups in "
+        raise Stays("its gradients are dense, and its penalty is not for the same lookups in "
                         "all of its updates: {}".format(
                             " and ".join(step.ops[0] for step in decays)))
     penalties = []  # type: List[Penalty]
@@ -144,25 +140,26 @@ class _Match:
         plain = "its gradient is dense: {} updates it as a whole".format(update.name)
         inputs = self._nodes.inputs[update.name]
         if not self._takes(inputs[form.grad]) or not self._slices:
-            raise NotByRows(plain)
+            raise Stays(plain)
         if self._decays and options.l2 != BATCH_ROWS:
-            raise NotByRows("{}, because of the penalty on all of its rows whose gradient is {}. "
+            raise Stays("{}, because of the penalty on all of its rows whose gradient is {}. "
                             "StockTables(l2={!r}) would make it a table whose penalty is that of "
                             "the rows of a batch".format(plain, self._decayed[0], BATCH_ROWS))
         # Shapes are inferred only where that decides: it takes as long as an import of the graph.
         if not all(self._nodes.is_one(one.number) for one in self._decays):
-            raise NotByRows(plain)
+            raise Stays(plain)
         if not self._decays and form.kind not in SAME_AS_SPARSE:
-            raise NotByRows("{}, and {} also changes rows without a gradient".format(
+            raise Stays("{}, and {} also changes rows without a gradient".format(
                 plain, form.kind))
         wrong = has_wrong_attribute(form, update)
         if wrong is not None:
-            raise NotByRows("{} has {}, which tables do not".format(update.name, wrong))
+            raise Stays("{} has {}, which tables do not".format(update.name, wrong))
         if self._nodes.all_uses(update):
-            raise NotByRows("the result of the update {} is used".format(update.name))
+            raise Stays("the result of the update {} is used".format(update.name))
         step = step_of(self._nodes, update, form)
         return step._replace(
             kind=LAZY_ADAM if form.kind == ADAM and options.lazy_adam else form.kind,
+            moves_all=form.kind == ADAM and options.lazy_adam,
             grad=self._slices[0].values, indices=self._slices[0].indices, sums=True,
             subtracts=True, dense=inputs[form.grad], slices=tuple(self._slices),
             decays=tuple(self._decays)), self._decayed
@@ -239,7 +236,7 @@ def _is_added_to_lookups(nodes: Nodes, variable: Any, reads: Sequence[Tuple[str,
     padded = [padded_value(nodes, use.node, shape_of(variable)) for _, use in reads]
     uses += [use for value in padded if value is not None for use in nodes.all_uses(value)]
     gathers = [use.node for use in uses if use.position == 0
-               and use.node.op in ("ResourceGather", "Gather", "GatherV2")]
+               and use.node.op in GATHERS]
     both = set(nodes.downstream(gathers)) & set(
         nodes.downstream([nodes.by_name[penalty.node]]))
     return any(nodes.by_name[name].op not in _SHOWS for name in both)

@@ -77,7 +77,7 @@ class Bags(NamedTuple):
 
 
 class _Pool(NamedTuple):
-    """An op that pools rows.
+    """The vectors of bags, and the op that pools their rows.
 
     Attributes:
         node: The op.
@@ -86,6 +86,10 @@ class _Pool(NamedTuple):
         weights: What the row of each id is multiplied with before, None if it is not.
         ops: Names of the ops between the rows and its result.
         combiner: "sum", "mean" or "sqrtn".
+        result: The op that gives the vectors.
+        fill: Name of the SparseFillEmptyRows that they are of, "" without.
+        ids: The tensors of the indices and of the ids.
+        clipped: The rows, if they are scaled down before.
     """
 
     node: Any
@@ -94,24 +98,10 @@ class _Pool(NamedTuple):
     weights: Optional[Output]
     ops: Tuple[str, ...]
     combiner: str
-
-
-class _Pooled(NamedTuple):
-    """The vectors of bags.
-
-    Attributes:
-        result: The op that gives them.
-        fill: Name of the SparseFillEmptyRows that they are of, "" without.
-        ids: The tensors of the indices and of the ids.
-        pool: How they are made of rows.
-        clipped: The rows, if they are scaled down before.
-    """
-
     result: Any
-    fill: str
-    ids: Tuple[Output, Output]
-    pool: _Pool
-    clipped: Optional[Clipped]
+    fill: str = ""
+    ids: Tuple[Output, ...] = ()
+    clipped: Optional[Clipped] = None
 
 
 class Piece(NamedTuple):
@@ -226,32 +216,31 @@ def _piece(nodes: Nodes, gather: Any, ids: Output, value: Output, step: Step) ->
 def _pooled(nodes: Nodes, gather: Any, unique: str, grad: Output,
             step: Step) -> Optional[Piece]:
     """Returns a pooled lookup of distinct ids, given the gradient of their rows."""
-    found = _pooling_of(nodes, gather, unique)
-    if found is None:
+    pool = _pooling_of(nodes, gather, unique)
+    if pool is None:
         # The ids of an ordinary lookup may be distinct, too.
         return None
-    pool = found.pool
     of_rows, of_pooled = None, grad  # type: Optional[Output], Optional[Output]
-    if found.clipped is not None or pool.weights is not None:
+    if pool.clipped is not None or pool.weights is not None:
         of_rows = grad
         if not is_alone(nodes, (gather.name, 0), pool.node.name, of_rows, set(step.ops)):
             return None
-    if found.clipped is not None:
-        of_pooled = _of_scaled(nodes, found.clipped, (unique, 1), grad)
+    if pool.clipped is not None:
+        of_pooled = _of_scaled(nodes, pool.clipped, (unique, 1), grad)
     if of_pooled is None:
         return None
     of_result = _of_vectors(nodes, pool, unique, of_pooled)
-    sparse = (found.ids, False)  # type: Optional[Tuple[Tuple[Output, ...], bool]]
-    indices, _ = found.ids
+    sparse = (pool.ids, False)  # type: Optional[Tuple[Tuple[Output, ...], bool]]
+    indices = pool.ids[0]
     if pool.weights is not None and Search(nodes).fits(indices, op("SparseFillEmptyRows")):
-        sparse = found.ids + (nodes.inputs[indices[0]][2],), False
-    if found.fill:
-        of_result, sparse = _chosen(nodes, found, of_result), _sparse(nodes, found.fill)
+        sparse = pool.ids + (nodes.inputs[indices[0]][2],), False
+    if pool.fill:
+        of_result, sparse = _chosen(nodes, pool, of_result), _sparse(nodes, pool.fill)
     if of_result is None or sparse is None:
         return None
     return Piece(gather.name, of_result, Bags(
-        found.result.name, found.fill, pool.combiner, *sparse, pool=pool.node.name,
-        max_norm=None if found.clipped is None else found.clipped.max_norm, of_rows=of_rows,
+        pool.result.name, pool.fill, pool.combiner, *sparse, pool=pool.node.name,
+        max_norm=None if pool.clipped is None else pool.clipped.max_norm, of_rows=of_rows,
         weights=pool.weights))
 
 
@@ -273,10 +262,10 @@ def _of_scaled(nodes: Nodes, clipped: Clipped, places: Output, of_rows: Output) 
     return found[0] if len(found) == 1 else None
 
 
-def _chosen(nodes: Nodes, pooled: _Pooled, grad: Optional[Output]) -> Optional[Output]:
+def _chosen(nodes: Nodes, pool: _Pool, grad: Optional[Output]) -> Optional[Output]:
     """Returns the gradient of the vectors with zeros for bags without ids, given that of all:
     where(is_row_empty, zeros, grad)."""
-    condition = nodes.behind(nodes.inputs[pooled.result.name][0])
+    condition = nodes.behind(nodes.inputs[pool.result.name][0])
     search = Search(nodes, condition=[condition])
     return search.tensors["grad"] if grad is not None and search.fits(grad, _OF_CHOSEN) else None
 
@@ -309,7 +298,7 @@ def _sparse(nodes: Nodes, fill: str) -> Optional[Tuple[Tuple[Output, ...], bool]
     return (found["indices"], found["values"], found["shape"]), leaves_out
 
 
-def _pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[_Pooled]:
+def _pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[_Pool]:
     """Finds the vectors of bags behind a gather of distinct ids, for which others may be chosen
     where there are no ids: where(is_row_empty, zeros, pooled).
 
@@ -337,7 +326,7 @@ def _pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[_Pooled]:
     indices, ids = search.behind("matrix"), nodes.behind(nodes.inputs[unique][0])
     if pool.weights is not None and gather.name in nodes.upstream([pool.weights[0]], waits=True):
         return None
-    pooled = _Pooled(pool.node, "", (indices, ids), pool, clipped)
+    pooled = pool._replace(ids=(indices, ids), clipped=clipped)
     if pool.weights is not None or not search.fits(ids, op("SparseFillEmptyRows", output=1)):
         return pooled
     fill, vectors = ids[0], pool.node
@@ -358,7 +347,8 @@ def _pools(nodes: Nodes, unique: str) -> Iterator[_Pool]:
         node, inputs = use.node, nodes.inputs[use.node.name]
         rows = nodes.behind(inputs[0])
         if use.position == 1 and node.op in _SUMS:
-            yield _Pool(node, rows, nodes.behind(inputs[2]), None, (node.name,), _SUMS[node.op])
+            yield _Pool(node, rows, nodes.behind(inputs[2]), None, (node.name,), _SUMS[node.op],
+                        node)
         elif use.position == 1 and Search(nodes).fits((node.name, 0), gathered(None, None)):
             # What tf.nn.embedding_lookup_sparse makes of weights.
             for product in nodes.uses(node.name):
@@ -368,7 +358,7 @@ def _pools(nodes: Nodes, unique: str) -> Iterator[_Pool]:
                         weights = nodes.behind(nodes.inputs[times][1 - product.position])
                         segments = nodes.behind(nodes.inputs[total.node.name][1])
                         yield _Pool(total.node, rows, segments, weights,
-                                    (node.name, times, total.node.name), "sum")
+                                    (node.name, times, total.node.name), "sum", total.node)
 
 
 def _clipped(nodes: Nodes, gather: Any, result: Output) -> Optional[Clipped]:
