@@ -18,10 +18,11 @@ from mx_rec.stock.adam import adam_steps
 from mx_rec.stock.dense_updates import SAME_AS_SPARSE, dense_updates
 from mx_rec.stock.fused import Piece, gradients_of, pieces_of
 from mx_rec.stock.id_limits import IdLimits, id_limits
-from mx_rec.stock.nodes import VARIABLES, Nodes, Output, Stays, shape_of
+from mx_rec.stock.nodes import VARIABLES, Nodes, Stays, shape_of
 from mx_rec.stock.options import StockTables, dtypes_of, names_it, thresholds_of
 from mx_rec.stock.parts import (Placement, SavedPlace, are_together, parts_of, placement_of,
                                 with_parts)
+from mx_rec.stock.patterns import Search, op
 from mx_rec.stock.planned import Lookup, Slot, StockVariable, product, staying, table_name
 from mx_rec.stock.uses import SUMMARIES, Uses, check_reads, check_snapshots, is_idle
 from mx_rec.stock.values import Affine, affine_value, describe
@@ -337,7 +338,7 @@ def _plan_updates(uses: Uses, shape: List[int],
             raise Stays("the result of the update {} is used".format(update.name))
     steps = uses.steps()
     for step in steps:
-        if not step.sums and not _are_distinct(uses.nodes, step.indices):
+        if not step.sums and not Search(uses.nodes).fits(step.indices, op("Unique UniqueV2")):
             raise Stays("the rows of the update {} may repeat, and TensorFlow would update each "
                         "of them several times".format(step.ops[0]))
     if not steps:
@@ -361,12 +362,6 @@ def _is_scalar(node: Any) -> bool:
     """Whether a node is a constant of no dimension."""
     return node is not None and node.op == "Const" and \
         not node.attr["value"].tensor.tensor_shape.dim
-
-
-def _are_distinct(nodes: Nodes, indices: Output) -> bool:
-    name, output = nodes.behind(indices)
-    node = nodes.by_name.get(name)
-    return node is not None and node.op in ("Unique", "UniqueV2") and output == 0
 
 
 def _plan_slot(uses: Uses, variable: str, name: str, shape: List[int],

@@ -12,8 +12,8 @@ from typing import Any, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 from mx_rec.stock.nodes import GATHERS, Nodes, Output, Stays, shape_of
 from mx_rec.stock.options import BATCH_ROWS, StockTables
-from mx_rec.stock.patterns import Search, op
 from mx_rec.stock.padding import GRADIENT, padded_gradients, padded_value
+from mx_rec.stock.patterns import Search, op
 from mx_rec.stock.updates import (ADAM, ADD, LAZY_ADAM, Decay, Form, Slices, Step, form_of,
                                   has_wrong_attribute, step_of)
 

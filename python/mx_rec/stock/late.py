@@ -243,7 +243,7 @@ class LateOps:
             for position, tensor, rows in reversed(found):
                 self._replace(op, position, tensor, rows)
         except _Cannot as why:
-            _refuse(op, _text(found[0][2], op, str(why)),
+            refuse(op, _text(found[0][2], op, str(why)),
                     [position for position, tensor, _ in found if not _is_itself(tensor)])
         return bool(found)
 
@@ -332,7 +332,7 @@ def _text(rows: Rows, op: tf.Operation, why: str) -> str:
             op.name, op.type, why)
 
 
-def _refuse(op: tf.Operation, text: str, positions: Sequence[int]) -> None:
+def refuse(op: tf.Operation, text: str, positions: Sequence[int] = ()) -> None:
     """Makes an op that no session has run fail.
 
     Args:

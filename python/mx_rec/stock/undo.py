@@ -78,16 +78,8 @@ class Before:
 
     def restore(self) -> None:
         """Makes the graph what it was; nothing else has changed it since."""
-        graph, state = self._graph, graph_state(self._graph)
-        made = graph.get_operations()[len(self._operations):]
-        self._restore_ops()
-        for key in graph.get_all_collection_keys():
-            graph.get_collection_ref(key)[:] = self._collections.get(key, [])
-        for one, attributes in self._objects:
-            vars(one).clear()
-            vars(one).update(attributes)
-        vars(state).update(self._state)
-        _bury(made)
+        self.keep()
+        self.go_back(())
 
     def keep(self) -> None:
         """Notes what the change has done, so that `go_back` can take that alone back."""
@@ -130,7 +122,6 @@ class Before:
                         vars(one)[name] = value
         _bury([op for op, _, _ in added])
         vars(state).update(self._state)
-        state.passed = graph.version
         return renamed
 
     def _restore_ops(self, others: Sequence[tf.Operation] = ()) -> Dict[str, str]:
