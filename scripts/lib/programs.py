@@ -15,7 +15,8 @@ DIR holds any of these programs, each in a directory of its name, as its reposit
     deeplearning         github.com/yangxudong/deeplearning: DCN
     models               github.com/tensorflow/models of 2018: official/wide_deep/movielens_main.py
     recommenders         github.com/recommenders-team/recommenders: models/wide_deep, xDeepFM
-    tf_repos             github.com/lambdaji/tf_repos: deep_ctr/Model_pipeline/DeepFM.py
+    tf_repos             github.com/lambdaji/tf_repos: deep_ctr/Model_pipeline, its DeepFM, DCN,
+                         NFM and DeepMVM
     DeepCTR, DeepMatch   their wheels, in PYTHON: DeepFM of Keras and of Estimators, YoutubeDNN
     TensorFlow Ranking   its wheel, in PYTHON
     LibRecommender       its wheel, in PYTHON: DeepFM, YouTubeRanking and TwoTower on generated data

@@ -46,11 +46,9 @@ def log_other_slots(load: tf.Operation, saved: List[str]) -> None:
 
 def _slots_of_updates(load: tf.Operation) -> Set[str]:
     """The slots that the updates of a table of this process want."""
-    table = load.inputs[0].op
     wanted = set()  # type: Set[str]
-    for op in load.graph.get_operations():
-        if op.type not in (UPDATE, _WRITE) \
-                or all(tensor.op is not table for tensor in op.inputs):
+    for op in load.inputs[0].consumers():
+        if op.type not in (UPDATE, _WRITE):
             continue
         optimizer = optimizer_of(op)
         wanted.update(slot_names_of(op) if optimizer is None else optimizer.slot_names)

@@ -145,7 +145,6 @@ class _Match:
             raise Stays("{}, because of the penalty on all of its rows whose gradient is {}. "
                             "StockTables(l2={!r}) would make it a table whose penalty is that of "
                             "the rows of a batch".format(plain, self._decayed[0], BATCH_ROWS))
-        # Shapes are inferred only where that decides: it takes as long as an import of the graph.
         if not all(self._nodes.is_one(one.number) for one in self._decays):
             raise Stays(plain)
         if not self._decays and form.kind not in SAME_AS_SPARSE:

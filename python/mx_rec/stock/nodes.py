@@ -1,7 +1,7 @@
 """A GraphDef with its edges in both directions."""
 
 import collections
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 import tensorflow as tf
 
@@ -40,7 +40,8 @@ class Nodes:
 
     def __init__(self, graph_def: Any) -> None:
         self._graph_def = graph_def
-        self._imported = None  # type: Optional[tf.Graph]
+        self._imported = tf.Graph()
+        self._in_it = set()  # type: Set[str]
         self.by_name = {node.name: node for node in graph_def.node}  # type: Dict[str, Any]
         self._order = {name: at for at, name in enumerate(self.by_name)}
         self._uses = {}  # type: Dict[Output, List[Use]]
@@ -164,32 +165,39 @@ class Nodes:
 
     def is_one(self, output: Output) -> bool:
         """Returns whether a tensor has one element, by the shape that TensorFlow infers."""
-        if self._imported is None:
-            self._imported = self._import()
         try:
+            self._import(output[0])
             shape = self._imported.get_tensor_by_name("{}:{}".format(*output)).shape
-        except KeyError:
+        except (KeyError, ValueError, tf.errors.OpError):
             return False
         return shape.is_fully_defined() and shape.num_elements() == 1
 
-    def _import(self) -> tf.Graph:
-        """Returns the graph, without what waits for what; empty if TensorFlow does not take it."""
-        copied = tf.compat.v1.GraphDef(versions=self._graph_def.versions,
-                                       library=self._graph_def.library)
-        for node in self._graph_def.node:
+    def _import(self, name: str) -> None:
+        """Makes a copy of a node, and of those whose data it depends on: an import of the graph
+        takes seconds.
+
+        Raises:
+            ValueError, OpError: If TensorFlow does not take them.
+        """
+        copied = tf.compat.v1.GraphDef(versions=self._graph_def.versions)
+        if not self._in_it:
+            copied.library.CopyFrom(self._graph_def.library)
+        missing = [one for one in self._before([name]) if one not in self._in_it]
+        known = {}  # type: Dict[str, tf.Tensor]
+        for one in missing:
             added = copied.node.add()
-            added.CopyFrom(node)
+            added.CopyFrom(self.by_name[one])
             del added.input[:]
-            added.input.extend(one for one in node.input if not one.startswith("^"))
+            for source in self.inputs[one]:
+                tensor = "{}:{}".format(*source)
+                added.input.append(tensor)
+                if source[0] in self._in_it:
+                    known[tensor] = self._imported.get_tensor_by_name(tensor)
             added.device = ""
             added.attr.pop("_class", None)
-        graph = tf.Graph()
-        try:
-            with graph.as_default():
-                tf.import_graph_def(copied, name="")
-        except (ValueError, tf.errors.OpError):
-            return tf.Graph()
-        return graph
+        with self._imported.as_default():
+            tf.import_graph_def(copied, known, name="")
+        self._in_it.update(missing)
 
 
 def parse(source: str) -> Output:
