@@ -86,8 +86,7 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
             part = together.get(node.name)
             plan = _plan_variable(nodes, node, shape, options, trains, known_parts, has_saver,
                                   shape[0] if part is None else part.whole, was_run)
-            _check_table(nodes, plan, bool(placement.job), part is not None,
-                         thresholds_of(options, node.name)[0] >= 0)
+            _check_table(nodes, plan, bool(placement.job), part is not None, options)
             whole = node.name if part is None else part.names[0]
             plan = _with_dtypes(plan, *dtypes_of(options, whole))
             if placement.job:
@@ -121,22 +120,25 @@ def _check_place(node: Any, placement: Placement, is_odd_part: bool) -> None:
 
 
 def _check_table(nodes: Nodes, plan: StockVariable, on_servers: bool, is_part: bool,
-                 counts: bool) -> None:
+                 options: StockTables) -> None:
     """Refuses variables whose tables would be of a kind that cannot do what the graph does."""
-    if counts and (on_servers or is_part):
+    def counts() -> bool:
+        return thresholds_of(options, plan.name)[0] >= 0
+
+    if (on_servers or is_part) and counts():
         raise Stays("it has an access_threshold, " + (
             "which tables of unchanged models do not have on parameter servers" if on_servers
             else "and its parts share a table in the checkpoint"))
     if on_servers and (plan.penalties or any(step.decays for step in plan.updates)):
         raise Stays("a penalty on the rows of a batch is not there on parameter servers")
-    if plan.is_in_branches and (on_servers or counts):
+    if plan.is_in_branches and (on_servers or counts()):
         raise Stays("it is looked up inside of a branch, where tables do not {}".format(
             "ask parameter servers" if on_servers else "count keys"))
-    if plan.sets_rows and (on_servers or is_part or counts):
+    if plan.sets_rows and (on_servers or is_part or counts()):
         raise Stays("its initial value ({}) cannot be drawn row by row{}".format(
             nodes.inputs[plan.assigns[0]][1][0], "" if on_servers or is_part
             else ", and keys with an access_threshold start with one"))
-    if any(lookup.is_padded for lookup in plan.lookups) and (on_servers or counts):
+    if any(lookup.is_padded for lookup in plan.lookups) and (on_servers or counts()):
         raise Stays("{} reads zeros for its first row, which tables {} do not".format(
             plan.lookups[0].node, "on parameter servers" if on_servers
             else "with an access_threshold"))

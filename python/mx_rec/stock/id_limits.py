@@ -263,10 +263,11 @@ def _limit(nodes: Nodes, node: Any, output: Output, rows: int) -> Optional[Limit
         return Limit(node.name, 1, CROSS, node.attr["num_buckets"].i)
     if node.op == "FloorMod" and constant_int(nodes, node.name, 1) == rows:
         return Limit(node.name, 0, MODULO, rows)
-    # where(ids < 0 or ids >= rows, default, ids)
-    is_outside = op("LogicalOr", op("Less", "ids", 0), op("GreaterEqual", "ids", rows))
-    if Search(nodes, ()).fits((node.name, 0), op("Select SelectV2", is_outside, None, "ids")):
-        return Limit(node.name, 0, DEFAULT, rows)
+    if node.op in ("Select", "SelectV2"):
+        # where(ids < 0 or ids >= rows, default, ids)
+        is_outside = op("LogicalOr", op("Less", "ids", 0), op("GreaterEqual", "ids", rows))
+        if Search(nodes, ()).fits((node.name, 0), op(node.op, is_outside, None, "ids")):
+            return Limit(node.name, 0, DEFAULT, rows)
     if node.op == "Identity" and nodes.waits[node.name]:
         gone = [wait for wait in nodes.waits[node.name]
                 if _asserts_size(nodes, wait, nodes.inputs[node.name][0], rows)]
