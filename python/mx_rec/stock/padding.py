@@ -63,7 +63,7 @@ def padded_gradients(nodes: Nodes, grad: Any,
 
 
 class _Patterns(NamedTuple):
-    """The `padded` value of a "variable", and the gradient `of_variable` of gradients of rows: these
+    """The `padded` value of a "variable", and the gradient `of_variable` of those of rows, which
     are "values" and "ids"."""
 
     padded: Any
