@@ -243,7 +243,8 @@ class _Build:
                 made.resets.append(second)
             with tf.control_dependencies(made.trains if self.program.training == "after" else []):
                 made.losses.append(self._loss(variables, ids, labels, "second"))
-            made.trains.append(self._train(second, made.losses[1], step))
+            # StopAtStepHook stops a step sooner or later by when it reads a global step that goes up by two.
+            made.trains.append(self._train(second, made.losses[1], None if self.program.training == "after" else step))
         self._rest(variables)
         return made
 

@@ -225,3 +225,33 @@ def test_a_variable_that_a_checkpoint_has_not_is_the_error_of_tensorflow_if_it_i
             mx(stock_tables=".*")
         program(["w"], lambda saver, session: saver.save(session, str(tmp_path / "model")))
         program(names, restores)
+
+
+@pytest.mark.parametrize("trains", [True, False], ids=["training", "reading"])
+@pytest.mark.parametrize("rows", [cases.ROWS // 2, cases.ROWS * 2], ids=["fewer", "more"])
+def test_a_variable_of_another_number_of_rows_is_not_restored(mx, rows, trains, tmp_path):
+    """TensorFlow's error. Of hashed ids each would be another row."""
+    mx(stock_tables=StockTables(least_rows=1))
+    v1 = tf.compat.v1
+
+    def session_of(rows, trains):
+        with tf.Graph().as_default():
+            w = v1.get_variable("w", [rows, cases.DIM], initializer=v1.ones_initializer())
+            found = tf.nn.embedding_lookup(w, v1.placeholder(tf.int64, [None], "ids"))
+            if trains:
+                v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.square(found)), name="train")
+            saver, start = v1.train.Saver(), v1.global_variables_initializer()
+            sess = v1.Session()
+        sess.run(start)
+        return sess, saver, found
+
+    sess, saver, _ = session_of(cases.ROWS, True)
+    with sess:
+        sess.run("train", {"ids:0": [0, 1]})
+        path = saver.save(sess, str(tmp_path / "model"))
+    sess, saver, found = session_of(rows, trains)
+    with sess:
+        before = sess.run(found, {"ids:0": [0, 1, 2]})
+        with pytest.raises(tf.errors.InvalidArgumentError, match="'w' has {} rows, and {} in".format(rows, cases.ROWS)):
+            saver.restore(sess, path)
+        np.testing.assert_array_equal(sess.run(found, {"ids:0": [0, 1, 2]}), before)
