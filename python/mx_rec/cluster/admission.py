@@ -8,13 +8,12 @@ from mx_rec.cluster.tables import parts_of
 from mx_rec.ops import library
 
 
-def set_part_thresholds(table: tf.Operation, value: tf.Tensor, name: str) -> tf.Tensor:
+def set_part_thresholds(table: tf.Operation, value: tf.Tensor) -> tf.Tensor:
     """Adds the ops that change the access threshold of a table.
 
     Args:
         table: The op that stands for it.
         value: int32 scalar, the new threshold.
-        name: Name of the result.
 
     Returns:
         int32 scalar, the value, once all parts have it.
@@ -22,21 +21,20 @@ def set_part_thresholds(table: tf.Operation, value: tf.Tensor, name: str) -> tf.
     done = _each_part(table, lambda handle: library().mx_rec_set_threshold(
         handle, value, name="set_threshold_of_part"))
     with tf.control_dependencies(done):
-        return tf.identity(value, name=name)
+        return tf.identity(value, name="set_threshold")
 
 
-def evict_parts(table: tf.Operation, name: str) -> tf.Tensor:
+def evict_parts(table: tf.Operation) -> tf.Tensor:
     """Adds the ops that let go of the stale keys of a table.
 
     Args:
         table: The op that stands for it.
-        name: Name of the result.
 
     Returns:
         int64 (2): keys that went, and keys that are still known.
     """
     return tf.add_n(_each_part(table, lambda handle: library().mx_rec_evict(
-        handle, name="evict_part")), name=name)
+        handle, name="evict_part")), name="evict")
 
 
 def _each_part(table: tf.Operation, make: Callable[[tf.Tensor], tf.Tensor]) -> List[tf.Tensor]:

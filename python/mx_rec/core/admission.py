@@ -102,9 +102,9 @@ class Admission:
                 tf.compat.v1.name_scope(table.variable.op.name + _CONTROLS_SCOPE):
             value = tf.compat.v1.placeholder(tf.int32, [], name="threshold")
             if table.handle is None:
-                set_part_thresholds(table.variable.op, value, "set_threshold")
+                set_part_thresholds(table.variable.op, value)
                 if thresholds[1] >= 0:
-                    evict_parts(table.variable.op, "evict")
+                    evict_parts(table.variable.op)
             else:
                 library().mx_rec_set_threshold(table.handle, value, name="set_threshold")
                 if thresholds[1] >= 0:
@@ -403,7 +403,7 @@ def set_threshold_op(input: Any,  # pylint: disable=redefined-builtin
     with tf.device("/cpu:0"):
         done = [library().mx_rec_set_threshold(one.handle, value, name="set_threshold")
                 if one.handle is not None
-                else set_part_thresholds(one.op, value, "set_threshold") for one in controls]
+                else set_part_thresholds(one.op, value) for one in controls]
         if len(done) == 1:
             return done[0]
         with tf.control_dependencies(done):

@@ -18,8 +18,8 @@ _PURE = frozenset(("Const", "Identity", "NoOp", "Reshape", "Select", "Shape", "S
 # Ops that give a variable on, whose value an op in their place reads.
 COPIES = ("Identity", "ReadVariableOp")
 
-# The attribute of an op that changed a variable: the op that changes the table in its place.
-_INSTEAD = "_mx_rec_instead"
+# The attribute of a graph that has what runs in the place of ops that changed a variable, by these.
+INSTEAD = "_mx_rec_instead"
 
 # The attribute of a Switch of a variable: the ops that run where its branches do.
 _GATES = "_mx_rec_gates"
@@ -78,19 +78,12 @@ def run_instead(old: tf.Operation, new: tf.Operation) -> None:
         old: The op.
         new: The op that changes the table.
     """
-    setattr(old, _INSTEAD, new)
+    kept(old.graph, INSTEAD)[old] = new
 
 
 def change_of(op: tf.Operation) -> Optional[tf.Operation]:
     """Returns what stands in the place of an op that changes a variable, None without that."""
-    return getattr(op, _INSTEAD, None)
-
-
-def forget_changes(ops: Iterable[tf.Operation]) -> None:
-    """Makes ops that change a variable stand for themselves again."""
-    for op in ops:
-        if hasattr(op, _INSTEAD):
-            delattr(op, _INSTEAD)
+    return getattr(op.graph, INSTEAD, {}).get(op)
 
 
 @contextlib.contextmanager

@@ -244,4 +244,5 @@ def _go_back(graph: tf.Graph) -> None:
                 if hasattr(op, _SLOTS):
                     delattr(op, _SLOTS)
             state.is_settled, state.was_run, state.without_training = times >= _MOST, True, 0
+            state.passed = graph.version
             state.retired, state.went_back = retired, times

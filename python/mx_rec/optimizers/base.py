@@ -389,17 +389,11 @@ class Rule(NamedTuple):
 # pylint: disable=protected-access
 
 
-def _of_gradient_descent(optimizer: Any) -> Dict[str, tf.Tensor]:
-    return scalars(lr=optimizer._learning_rate_tensor, weight_decay=0.0)
-
-
-def _of_momentum(optimizer: Any) -> Dict[str, tf.Tensor]:
-    return scalars(lr=optimizer._learning_rate_tensor, momentum=optimizer._momentum_tensor)
-
-
-def _of_adagrad(optimizer: Any) -> Dict[str, tf.Tensor]:
-    return scalars(lr=optimizer._learning_rate_tensor,
-                   initial_accumulator=optimizer._initial_accumulator_value)
+def _of(**attributes: Any) -> Callable[[Any], Dict[str, tf.Tensor]]:
+    """Returns what makes an optimizer's numbers of its attributes, or of floats as they are."""
+    return lambda optimizer: scalars(**{
+        name: getattr(optimizer, one) if isinstance(one, str) else one
+        for name, one in attributes.items()})
 
 
 def _of_adam(optimizer: Any) -> Dict[str, tf.Tensor]:
@@ -409,32 +403,28 @@ def _of_adam(optimizer: Any) -> Dict[str, tf.Tensor]:
                    epsilon=optimizer._epsilon_t)
 
 
-def _of_ftrl(optimizer: Any) -> Dict[str, tf.Tensor]:
-    # 2.x has another number, beta, whose part of the update is in this one.
-    l2 = "_l2_regularization_strength_tensor" if IS_1 \
-        else "_adjusted_l2_regularization_strength_tensor"
-    return scalars(lr=optimizer._learning_rate_tensor,
-                   lr_power=optimizer._learning_rate_power_tensor,
-                   initial_accumulator=optimizer._initial_accumulator_value,
-                   l1=optimizer._l1_regularization_strength_tensor, l2=getattr(optimizer, l2),
-                   l2_shrinkage=optimizer._l2_shrinkage_regularization_strength_tensor)
-
-
-def _of_rmsprop(optimizer: Any) -> Dict[str, tf.Tensor]:
-    return scalars(lr=optimizer._learning_rate_tensor, decay=optimizer._decay_tensor,
-                   momentum=optimizer._momentum_tensor, epsilon=optimizer._epsilon_tensor,
-                   initial_rms=1.0)
-
+_LR = "_learning_rate_tensor"
 
 # By exact class: a subclass of a script may compute anything else.
 RULES = {
-    _train.GradientDescentOptimizer: Rule(lambda _: "sgd", _of_gradient_descent),
+    _train.GradientDescentOptimizer: Rule(lambda _: "sgd", _of(lr=_LR, weight_decay=0.0)),
     _train.MomentumOptimizer: Rule(
-        lambda optimizer: "nesterov" if optimizer._use_nesterov else "momentum", _of_momentum),
-    _train.AdagradOptimizer: Rule(lambda _: "adagrad", _of_adagrad),
+        lambda optimizer: "nesterov" if optimizer._use_nesterov else "momentum",
+        _of(lr=_LR, momentum="_momentum_tensor")),
+    _train.AdagradOptimizer: Rule(
+        lambda _: "adagrad", _of(lr=_LR, initial_accumulator="_initial_accumulator_value")),
     _train.AdamOptimizer: Rule(lambda _: "lazy_adam", _of_adam),
-    _train.FtrlOptimizer: Rule(lambda _: "ftrl", _of_ftrl),
+    _train.FtrlOptimizer: Rule(lambda _: "ftrl", _of(
+        lr=_LR, lr_power="_learning_rate_power_tensor",
+        initial_accumulator="_initial_accumulator_value",
+        l1="_l1_regularization_strength_tensor",
+        # 2.x has another number, beta, whose part of the update is in this one.
+        l2="_l2_regularization_strength_tensor" if IS_1
+        else "_adjusted_l2_regularization_strength_tensor",
+        l2_shrinkage="_l2_shrinkage_regularization_strength_tensor")),
     _train.RMSPropOptimizer: Rule(
-        lambda optimizer: "centered_rmsprop" if optimizer._centered else "rmsprop", _of_rmsprop),
+        lambda optimizer: "centered_rmsprop" if optimizer._centered else "rmsprop",
+        _of(lr=_LR, decay="_decay_tensor", momentum="_momentum_tensor", epsilon="_epsilon_tensor",
+            initial_rms=1.0)),
 }
 # pylint: enable=protected-access

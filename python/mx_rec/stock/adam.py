@@ -9,112 +9,94 @@
     | EasyRec's AdamOptimizerS | the same as LazyAdamOptimizer, by other ops |
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, Set, Tuple
 
 from mx_rec.edits.wiring import COPIES
 from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock import updates as forms
-from mx_rec.stock.nodes import VARIABLES, Nodes, Output
-from mx_rec.stock.values import affine_value, constant_int
+from mx_rec.stock.nodes import VARIABLES, Nodes, Output, Stays
+from mx_rec.stock.patterns import Op, Search, gathered, op
 
-_GATHERS = ("Gather", "GatherV2", "ResourceGather")
 _ADDS = ("ScatterAdd", "ResourceScatterAdd")
-
-
-class AdamStep(NamedTuple):
-    """An update of a variable by Adam or its like.
-
-    Attributes:
-        step: The update of rows that takes its place.
-        is_lazy: Whether TensorFlow's rule is that of the step, and none that moves all rows.
-        inner: Names of the ops that are of no use without it.
-    """
-
-    step: forms.Step
-    is_lazy: bool
-    inner: Set[str]
-
-
-class Refused(Exception):
-    """Why tables cannot have an update that is known."""
 
 
 class _No(Exception):
     """The ops are not those of Adam."""
 
 
-class _Op(NamedTuple):
-    """An op of a formula.
-
-    Attributes:
-        kinds: The types that it may have.
-        of: What it takes: ops, the names of tensors, or 1; a single one is all of its inputs.
-        is_own: Whether it is of the update, and nothing else may read it.
-        name: Of its result, "" without.
-    """
-
-    kinds: Tuple[str, ...]
-    of: Tuple[Any, ...]
-    is_own: bool = True
-    name: str = ""
+def _sum(one: Any, other: Any, name: str = "") -> Op:
+    return op("Add AddV2", one, other, name=name)
 
 
-def _sum(one: Any, other: Any, name: str = "") -> _Op:
-    return _Op(("Add", "AddV2"), (one, other), name=name)
+def _product(one: Any, other: Any) -> Op:
+    return op("Mul", one, other)
 
 
-def _product(one: Any, other: Any) -> _Op:
-    return _Op(("Mul",), (one, other))
+def _quotient(above: Any, below: Any) -> Op:
+    return op("RealDiv", above, below)
 
 
-def _quotient(above: Any, below: Any) -> _Op:
-    return _Op(("RealDiv",), (above, below))
-
-
-def _number(kind: str, *of: Any) -> _Op:
+def _number(kind: str, *of: Any) -> Op:
     """A number of the optimizer, which others may read."""
-    return _Op((kind,), of, False)
+    return op(kind, *of, is_own=False)
 
 
-def _rest(beta: str) -> _Op:
+def _rest(beta: str) -> Op:
     return _number("Sub", 1, beta)
 
 
-def _moved(rate: Any, moment: Any, squares: Any) -> _Op:
+def _moved(rate: Any, moment: Any, squares: Any) -> Op:
     """What is added to rows."""
     return _quotient(_product(_number("Neg", rate), moment), _below(squares))
 
 
-def _below(squares: Any) -> _Op:
-    return _sum(_Op(("Sqrt",), (squares,)), "epsilon")
+def _below(squares: Any) -> Op:
+    return _sum(op("Sqrt", squares), "epsilon")
+
+
+def _rows_of(source: Any) -> Tuple[Op, ...]:
+    """The rows of the batch."""
+    found = gathered(source, "indices") + (op("ResourceGather", source, "indices"),)
+    return found + (op("Identity", found),)
+
+
+def _decayed(slot: str, beta: str, added: Op) -> Tuple[Op, ...]:
+    """A slot after slot = slot * beta, slot[indices] += added."""
+    old = op("ReadVariableOp", slot), op("Identity", slot, is_own=False)
+    decayed = op("Assign AssignVariableOp", slot, _product(old, beta))
+    change = op("ScatterAdd ResourceScatterAdd", slot, "indices", added, waits=(decayed,))
+    return change, op("ReadVariableOp", slot, waits=(change,))
 
 
 # lr * sqrt(1 - beta2_power) / (1 - beta1_power); Keras has brackets around the quotient.
 _ROOT = _number("Sqrt", _rest("beta2_power"))
 _RATE = (_number("RealDiv", _number("Mul", "lr", _ROOT), _rest("beta1_power")),
          _number("Mul", "lr", _number("RealDiv", _ROOT, _rest("beta1_power"))))
-_SQUARE = _Op(("Square", "Mul"), ("grad",))
+_SQUARE = op("Square", "grad"), op("Mul", "grad", "grad")
 _OF_GRAD = _product("grad", _rest("beta1"))
 _OF_SQUARE = _product(_SQUARE, _rest("beta2"))
+_OLD_M, _OLD_V = _rows_of("m"), _rows_of("v")
+_ALL_M, _ALL_V = _decayed("m", "beta1", _OF_GRAD), _decayed("v", "beta2", _OF_SQUARE)
+_NEW_M, _NEW_V = _rows_of(_ALL_M), _rows_of(_ALL_V)
 
 _SUBTRACTED = _quotient(_product(_RATE, "new m"), _below("new v"))
-_LAZY_M = _sum(_product("beta1", "m"), _product(_rest("beta1"), "grad"))
-_LAZY_V = _sum(_product("beta2", "v"), _product(_rest("beta2"), _SQUARE))
-_NESTEROV = _moved(_RATE, _sum(_OF_GRAD, _product("beta1", "m")), "v")
+_LAZY_M = _sum(_product("beta1", _OLD_M), _product(_rest("beta1"), "grad"))
+_LAZY_V = _sum(_product("beta2", _OLD_V), _product(_rest("beta2"), _SQUARE))
+_NESTEROV = _moved(_RATE, _sum(_OF_GRAD, _product("beta1", _NEW_M)), _NEW_V)
 _SCHEDULED = _moved(
     "lr", _sum(_product(_rest("momentum"), _quotient("grad", _rest("schedule"))),
-               _product("next_momentum", _quotient("m", _rest("next_schedule")))),
-    _quotient("v", _rest("beta2_power")))
+               _product("next_momentum", _quotient(_NEW_M, _rest("next_schedule")))),
+    _quotient(_NEW_V, _rest("beta2_power")))
 _INFINITY = _product(
     _number("RealDiv", _number("Neg", "lr"), _rest("beta1_power")),
-    _quotient(_sum(_product("m", "beta1"), _OF_GRAD, "new m"),
-              _sum(_Op(("Maximum",), (_product("v", "beta2"), _Op(("Abs",), ("grad",))),
-                       name="new v"), "epsilon")))
-_ADDED = _moved(_RATE, _sum(_OF_GRAD, _product("m", "beta1"), "new m"),
-                _sum(_OF_SQUARE, _product("v", "beta2"), "new v"))
+    _quotient(_sum(_product(_OLD_M, "beta1"), _OF_GRAD, "new m"),
+              _sum(op("Maximum", _product(_OLD_V, "beta2"), op("Abs", "grad"), name="new v"),
+                   "epsilon")))
+_ADDED = _moved(_RATE, _sum(_OF_GRAD, _product(_OLD_M, "beta1"), "new m"),
+                _sum(_OF_SQUARE, _product(_OLD_V, "beta2"), "new v"))
 
 
-def adam_steps(nodes: Nodes, variable: Any, is_lazy_enough: bool) -> List[AdamStep]:
+def adam_steps(nodes: Nodes, variable: Any, is_lazy_enough: bool) -> List[forms.Step]:
     """Finds the updates of a variable by Adam.
 
     Args:
@@ -126,9 +108,9 @@ def adam_steps(nodes: Nodes, variable: Any, is_lazy_enough: bool) -> List[AdamSt
         The updates, none if it has none.
 
     Raises:
-        Refused: If it has one that is known, and tables have not.
+        Stays: If it has one that is known, and tables have not.
     """
-    found = []  # type: List[AdamStep]
+    found = []  # type: List[forms.Step]
     for use in nodes.all_uses(variable):
         if use.position != 0:
             continue
@@ -148,52 +130,58 @@ class _Match:
     def __init__(self, nodes: Nodes, is_lazy_enough: bool) -> None:
         self._nodes = nodes
         self._is_lazy_enough = is_lazy_enough
-        self._inner = set()  # type: Set[str]
-        # Tensors by the names that formulas give them.
-        self._taken = {}  # type: Dict[str, Output]
+        self._search = Search(nodes, ())
 
-    def whole(self, subtraction: Any) -> AdamStep:
+    @property
+    def _taken(self) -> Dict[str, Output]:
+        """Tensors by the names that formulas give them."""
+        return self._search.tensors
+
+    @property
+    def _inner(self) -> Set[str]:
+        """The names of the update's own ops."""
+        return self._search.ops
+
+    def whole(self, subtraction: Any) -> forms.Step:
         """Matches an update of AdamOptimizer, or AdamWOptimizer, that ends with `subtraction`."""
         self._take(self._nodes.inputs[subtraction.name][1], _SUBTRACTED)
         if self._is_largest(self._taken["new v"]):
-            raise Refused("its optimizer is Adam with amsgrad=True, which tables do not have")
-        moments, others = self._all_moments(self._taken["new m"], self._taken["new v"])
-        decay = self._row_decay(subtraction)
-        if decay:
-            return self._made(subtraction, others + decay, moments, forms.ADAMW)
+            raise Stays("its optimizer is Adam with amsgrad=True, which tables do not have")
+        self._take(self._taken["new m"], _ALL_M)
+        self._take(self._taken["new v"], _ALL_V)
+        if self._takes_row_decay(subtraction):
+            return self._made(subtraction, forms.ADAMW)
         if not self._is_lazy_enough:
-            return self._made(subtraction, others, moments, forms.ADAM)
-        return self._made(subtraction, others, moments, forms.LAZY_ADAM)._replace(is_lazy=False)
+            return self._made(subtraction, forms.ADAM)
+        return self._made(subtraction, forms.LAZY_ADAM)._replace(moves_all=True)
 
-    def of_all(self, scatter: Any, formula: _Op, kind: str) -> AdamStep:
+    def of_all(self, scatter: Any, formula: Op, kind: str) -> forms.Step:
         """Matches an update that ends with `scatter`, by moments that decay in all rows."""
         self._take_scatter(scatter, formula)
-        moments, others = self._all_moments(*[self._gathered(self._taken[name])
-                                              for name in ("m", "v")])
-        return self._made(scatter, others, moments, kind)
+        return self._made(scatter, kind)
 
-    def of_batch(self, scatter: Any, formula: _Op, kind: str) -> AdamStep:
+    def of_batch(self, scatter: Any, formula: Op, kind: str) -> forms.Step:
         """Matches an update that ends with `scatter`, by moments that decay in the batch's rows."""
         self._take_scatter(scatter, formula)
-        steps = [self._gathered_again(name) for name in ("new m", "new v")]
+        are_written = [self._gathered_again(name) for name in ("new m", "new v")]
         if formula is _SUBTRACTED:
             self._take(self._taken["new m"], _LAZY_M)
             self._take(self._taken["new v"], _LAZY_V)
-        slots = [self._variable(self._gathered(self._taken[name])) for name in ("m", "v")]
-        others = [step or self._update_of(slot, self._taken["new " + name])
-                  for step, slot, name in zip(steps, slots, ("m", "v"))]
-        return self._made(scatter, tuple(others), tuple(slots), kind)
+        for slot, is_written in zip(("m", "v"), are_written):
+            if not is_written:
+                self._inner.add(self._update_of(self._slot(slot), self._taken["new " + slot]))
+        return self._made(scatter, kind)
 
-    def _take_scatter(self, scatter: Any, formula: _Op) -> None:
+    def _take_scatter(self, scatter: Any, formula: Op) -> None:
         """Takes what an op adds to rows, or subtracts, apart."""
         _, indices, rows = self._nodes.inputs[scatter.name]
         self._take(indices, "indices")
         self._take(rows, formula)
 
-    def _made(self, last: Any, others: Tuple[str, ...], slots: Tuple[str, ...],
-              kind: str) -> AdamStep:
+    def _made(self, last: Any, kind: str) -> forms.Step:
         """Checks that nothing else reads what the update computes."""
-        inner = self._inner | {last.name} | set(others)
+        inner = self._inner | {last.name}
+        slots = self._slot("m"), self._slot("v")
         for name in inner:
             for use in self._nodes.all_uses(self._nodes.by_name[name]):
                 if use.node.name not in inner and not self._is_read_for_nothing(use.node):
@@ -206,26 +194,24 @@ class _Match:
                for name, _ in numbers.values()):
             raise _No
         ops = (last.name,) + tuple(sorted(inner.union(behind) - {last.name}))
-        step = forms.Step(ops, kind, slots, self._taken["grad"], self._taken["indices"], numbers,
+        return forms.Step(ops, kind, slots, self._taken["grad"], self._taken["indices"], numbers,
                           gates=self._nodes.gates(ops))
-        return AdamStep(step, True, inner)
 
-    def _row_decay(self, last: Any) -> Tuple[str, ...]:
-        """Returns the op that decays the rows of the batch before an update; none without one."""
+    def _takes_row_decay(self, last: Any) -> bool:
+        """Takes the op that decays the rows of the batch before an update; whether there is one."""
         nodes = self._nodes
-        variable = nodes.by_name[nodes.inputs[last.name][0][0]]
-        for use in nodes.all_uses(variable):
+        variable, _ = nodes.inputs[last.name][0]
+        for use in nodes.all_uses(nodes.by_name[variable]):
             inputs = nodes.inputs[use.node.name]
             if use.node.op not in _ADDS or use.position != 0 \
                     or inputs[1] != self._taken["indices"]:
                 continue
-            self._take(inputs[2], _product("weight_change", "rows"))
-            if self._variable(self._gathered(self._taken["rows"])) != variable.name:
+            self._take(inputs[2], _product("weight_change", _rows_of("decayed")))
+            if self._slot("decayed") != variable or not self._waits_for(last.name, use.node.name):
                 raise _No
-            if not self._waits_for(last.name, {use.node.name}):
-                raise _No
-            return (use.node.name,)
-        return ()
+            self._inner.add(use.node.name)
+            return True
+        return False
 
     def _is_largest(self, output: Output) -> bool:
         """Whether a slot keeps the largest of its values."""
@@ -244,16 +230,16 @@ class _Match:
                     found.extend(self._behind(waiting))
         return tuple(found)
 
-    def _waits_for(self, name: str, others: Set[str]) -> bool:
-        """Whether an op of the update needs or waits for any of some others."""
+    def _waits_for(self, name: str, other: str) -> bool:
+        """Whether an op of the update needs another, or waits for it."""
         nodes = self._nodes
         seen, todo = {name}, [name]
         while todo:
             now = todo.pop()
-            if now in others:
+            if now == other:
                 return True
             for before in [one for one, _ in nodes.inputs[now]] + nodes.waits[now]:
-                is_own = before in self._inner or before in others \
+                is_own = before in self._inner or before == other \
                     or self._is_read_for_nothing(nodes.by_name[before])
                 if is_own and before not in seen:
                     seen.add(before)
@@ -264,21 +250,16 @@ class _Match:
         """Whether an op reads a variable after its update and nothing takes the value."""
         return node.op in ("ReadVariableOp", "Identity") and not self._nodes.all_uses(node)
 
-    def _gathered_again(self, name: str) -> Optional[str]:
+    def _gathered_again(self, name: str) -> bool:
         """Takes the new rows of a moment for what is written: in reference variables they are
-        gathered again; returns the op that writes them, None of others."""
+        gathered again; returns whether they are."""
         node = self._nodes.by_name[self._taken[name][0]]
         if node.op not in ("Gather", "GatherV2"):
-            return None
-        inputs = self._nodes.inputs[node.name]
-        self._take(inputs[1], "indices")
-        made = self._nodes.by_name[inputs[0][0]]
-        if made.op != "ScatterUpdate":
-            raise _No
-        _, indices, self._taken[name] = self._nodes.inputs[made.name]
-        self._take(indices, "indices")
-        self._inner.update((node.name, made.name))
-        return str(made.name)
+            return False
+        written = op("ScatterUpdate", None, "indices", name + " written")
+        self._take(self._taken[name], op("Gather GatherV2", written, "indices"))
+        self._taken[name] = self._taken[name + " written"]
+        return True
 
     def _update_of(self, slot: str, rows: Output) -> str:
         """Returns the op that writes the new rows of a moment."""
@@ -289,106 +270,17 @@ class _Match:
                 return str(use.node.name)
         raise _No
 
-    def _gathered(self, rows: Output) -> Output:
-        """Returns what rows are gathered from, by the indices of the update."""
-        node = self._nodes.by_name[rows[0]]
-        if node.op == "Identity":
-            self._inner.add(node.name)
-            node = self._nodes.by_name[self._nodes.inputs[node.name][0][0]]
-        inputs = self._nodes.inputs[node.name]
-        if node.op not in _GATHERS or inputs[1] != self._taken["indices"] \
-                or node.op == "GatherV2" and constant_int(self._nodes, node.name, 2) != 0:
-            raise _No
-        self._inner.add(node.name)
-        return inputs[0]
-
-    def _all_moments(self, m_part: Output, v_part: Output) -> Tuple[Tuple[str, str],
-                                                                    Tuple[str, ...]]:
-        """Takes moments apart that decay in all rows; returns the slots, and the ops that change
-        them."""
-        m, m_ops = self._decayed(m_part, _product("old m", "beta1"), _OF_GRAD)
-        v, v_ops = self._decayed(v_part, _product("old v", "beta2"), _OF_SQUARE)
-        return (m, v), m_ops + v_ops
-
-    def _decayed(self, output: Output, decay: _Op, added: _Op) -> Tuple[str, Tuple[str, ...]]:
-        """Takes slot = slot * beta, slot[indices] += x apart.
-
-        Args:
-            output: The slot as it is then.
-            decay: The formula of slot * beta.
-            added: That of x.
-
-        Returns:
-            The slot, and the ops that change it.
-        """
-        node = self._nodes.by_name[output[0]]
-        if node.op == "ReadVariableOp":
-            self._inner.add(node.name)
-            waits = [self._nodes.by_name[name] for name in self._nodes.waits[node.name]]
-            adds = [one for one in waits if one.op == "ResourceScatterAdd"]
-            if len(adds) != 1 or self._nodes.inputs[node.name][0] \
-                    != self._nodes.inputs[adds[0].name][0]:
-                raise _No
-            add = adds[0]
-        elif node.op == "ScatterAdd":
-            add = node
-        else:
-            raise _No
-        variable, indices, rows = self._nodes.inputs[add.name]
-        slot = self._variable(variable)
-        waits = [self._nodes.by_name[name] for name in self._nodes.waits[add.name]]
-        assigns = [one for one in waits if one.op in ("Assign", "AssignVariableOp")
-                   and self._nodes.inputs[one.name][0][0] == slot]
-        if len(assigns) != 1:
-            raise _No
-        self._inner.update((add.name, assigns[0].name))
-        self._take(self._nodes.inputs[assigns[0].name][1], decay)
-        old = self._taken[decay.of[0]]
-        read = self._nodes.by_name[old[0]]
-        if read.op not in COPIES or self._variable(old) != slot:
-            raise _No
-        if read.op == "ReadVariableOp":
-            self._inner.add(read.name)
-        self._take(indices, "indices")
-        self._take(rows, added)
-        return slot, (assigns[0].name, add.name)
-
-    def _variable(self, output: Output) -> str:
+    def _slot(self, name: str) -> str:
         """Returns the variable that a tensor is, or is a copy of."""
-        name, _ = self._nodes.behind(output, COPIES)
-        if self._nodes.by_name[name].op not in VARIABLES:
+        variable, _ = self._nodes.behind(self._taken[name], COPIES)
+        if self._nodes.by_name[variable].op not in VARIABLES:
             raise _No
-        return name
+        return variable
 
     def _take(self, output: Output, formula: Any) -> None:
-        """Takes a tensor apart, and notes those that its formula names.
-
-        Args:
-            output: The tensor.
-            formula: An _Op, or several of which one has to be it; or the name of a tensor, which
-                has to be the same where it stands again; or 1.
-        """
-        if isinstance(formula, str):
-            if self._taken.setdefault(formula, output) != output:
-                raise _No
-            return
-        if formula == 1:
-            value = affine_value(self._nodes, *output)
-            if value is None or value.kind is not None or value.shift != 1.0:
-                raise _No
-            return
-        node = self._nodes.by_name.get(output[0])
-        several = [formula] if isinstance(formula, _Op) else formula
-        op = next((one for one in several if node is not None and node.op in one.kinds), None)
-        if op is None or output[1] != 0:
+        """Takes a tensor apart, and notes those that its formula names."""
+        if not self._search.fits(output, formula):
             raise _No
-        if op.is_own:
-            self._inner.add(output[0])
-        if op.name:
-            self._take(output, op.name)
-        inputs = self._nodes.inputs[node.name]
-        for pair in zip(inputs, op.of if len(op.of) > 1 else op.of * len(inputs)):
-            self._take(*pair)
 
 
 # How the ops of updates are matched that end with an op of one of some types.

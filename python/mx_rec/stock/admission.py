@@ -27,6 +27,9 @@ _FIRST_SECOND = 10 ** 9
 # Ops that give the ids that they take, in their order.
 _SAME_IDS = ("Identity", "Reshape", "Cast")
 
+# Ops that make them distinct.
+_DISTINCT = ("Unique", "UniqueV2")
+
 # Ops that make one id of each, by one number.
 _EACH_ID = ("Add", "AddV2", "FloorDiv", "FloorMod", "Sub")
 
@@ -355,6 +358,11 @@ def count_as_admitted(table: Table, rules: RowRules, ids: tf.Tensor) -> tf.Opera
     return _observe(table, rules, ids, max(rules.access, 1)).keys.op
 
 
+def _has_same_ids(op: tf.Operation) -> bool:
+    """Whether an op gives the ids that it takes, in their order."""
+    return op.type in _SAME_IDS and op.inputs[0].dtype in (tf.int32, tf.int64)
+
+
 def _of_part(ids: tf.Tensor, has_fills: bool) -> Optional[tf.Tensor]:
     """Returns the ids of one part of a partitioned variable with all of their occurrences.
 
@@ -366,14 +374,13 @@ def _of_part(ids: tf.Tensor, has_fills: bool) -> Optional[tf.Tensor]:
         The ids; None if the ids that were partitioned are not distinct ones.
     """
     partition, tensor = ids.op, ids.op.inputs[0]
-    while tensor.op.type not in ("Unique", "UniqueV2"):
+    while tensor.op.type not in _DISTINCT:
         op = tensor.op
         if op.type in _EACH_ID and op.inputs[1].shape.rank == 0:
             tensor = op.inputs[0]
         elif op.type in ("Select", "SelectV2") and tensor.shape.rank == 1:
             tensor = op.inputs[1]
-        elif op.type in _SAME_IDS and tensor.shape.rank == 1 \
-                and op.inputs[0].dtype in (tf.int32, tf.int64):
+        elif tensor.shape.rank == 1 and _has_same_ids(op):
             tensor = op.inputs[0]
         else:
             return None
@@ -382,7 +389,7 @@ def _of_part(ids: tf.Tensor, has_fills: bool) -> Optional[tf.Tensor]:
     distinct, places = tensor, tensor.op.outputs[1]
     is_id = tf.ones_like(places)
     all_ids = tensor.op.inputs[0]
-    while all_ids.op.type in _SAME_IDS and all_ids.op.inputs[0].dtype in (tf.int32, tf.int64):
+    while _has_same_ids(all_ids.op):
         all_ids = all_ids.op.inputs[0]
     if all_ids.op.type == "SparseFillEmptyRows" and all_ids.value_index == 1 and not has_fills:
         indices, _, is_empty, _ = all_ids.op.outputs
@@ -398,8 +405,7 @@ def _sources(ids: tf.Tensor) -> List[tf.Tensor]:
     op = ids.op
     if op.type in ("ConcatV2", "Pack"):
         inputs = op.inputs[:op.get_attr("N")]
-    elif op.type in _SAME_IDS + ("Unique", "UniqueV2") and ids.value_index == 0 \
-            and op.inputs[0].dtype in (tf.int32, tf.int64):
+    elif _has_same_ids(op) or op.type in _DISTINCT and ids.value_index == 0:
         inputs = op.inputs[:1]
     else:
         return [ids]
@@ -451,11 +457,11 @@ def occurrences(ids: tf.Tensor, has_fills: bool) -> tf.Tensor:
         if op.type == "DynamicPartition":
             counted = _of_part(tensor, has_fills)
             return found if counted is None else counted
-        if op.type in ("Unique", "UniqueV2") and tensor.value_index == 0:
+        if op.type in _DISTINCT and tensor.value_index == 0:
             tensor = found = op.inputs[0]
         elif op.type == "SparseFillEmptyRows" and tensor.value_index == 1 and not has_fills:
             tensor = found = op.inputs[1]
-        elif op.type in _SAME_IDS and op.inputs[0].dtype in (tf.int32, tf.int64):
+        elif _has_same_ids(op):
             tensor = op.inputs[0]
         else:
             return found

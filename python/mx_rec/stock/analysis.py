@@ -14,17 +14,17 @@ from mx_rec.constants.constants import MAX_EMBEDDING_SIZE, MAX_VOCABULARY_SIZE
 from mx_rec.core.rows import FLOAT32
 from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock import updates as forms
-from mx_rec.stock.adam import Refused, adam_steps
-from mx_rec.stock.dense_updates import SAME_AS_SPARSE, NotByRows, dense_updates
+from mx_rec.stock.adam import adam_steps
+from mx_rec.stock.dense_updates import SAME_AS_SPARSE, dense_updates
 from mx_rec.stock.fused import Piece, gradients_of, pieces_of
 from mx_rec.stock.id_limits import IdLimits, id_limits
-from mx_rec.stock.nodes import VARIABLES, Nodes, Output, shape_of
+from mx_rec.stock.nodes import VARIABLES, Nodes, Stays, shape_of
 from mx_rec.stock.options import StockTables, dtypes_of, names_it, thresholds_of
 from mx_rec.stock.parts import (Placement, SavedPlace, are_together, parts_of, placement_of,
                                 with_parts)
+from mx_rec.stock.patterns import Search, op
 from mx_rec.stock.planned import Lookup, Slot, StockVariable, product, staying, table_name
-from mx_rec.stock.uses import (SUMMARIES, Stays, Uses, check_reads, check_snapshots,
-                                is_idle)
+from mx_rec.stock.uses import SUMMARIES, Uses, check_reads, check_snapshots, is_idle
 from mx_rec.stock.values import Affine, affine_value, describe
 
 # Begins the reason of a variable that another Saver would have made a table.
@@ -86,28 +86,7 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
             part = together.get(node.name)
             plan = _plan_variable(nodes, node, shape, options, trains, known_parts, has_saver,
                                   shape[0] if part is None else part.whole, was_run)
-            if (placement.job or part is not None) and thresholds_of(options, node.name)[0] >= 0:
-                raise Stays("it has an access_threshold, which tables of unchanged models do not "
-                            "have on parameter servers" if placement.job else "it has an "
-                            "access_threshold, and its parts share a table in the checkpoint")
-            if placement.job and (plan.penalties or any(step.decays for step in plan.updates)):
-                raise Stays("a penalty on the rows of a batch is not there on parameter servers")
-            if plan.is_in_branches and (placement.job or thresholds_of(options, node.name)[0] >= 0):
-                raise Stays("it is looked up inside of a branch, where tables do not {}".format(
-                    "ask parameter servers" if placement.job else "count keys"))
-            if plan.sets_rows and (placement.job or part is not None
-                                   or thresholds_of(options, node.name)[0] >= 0):
-                raise Stays("its initial value ({}) cannot be drawn row by row{}".format(
-                    nodes.inputs[plan.assigns[0]][1][0], "" if placement.job or part is not None
-                    else ", and keys with an access_threshold start with one"))
-            if any(lookup.is_padded for lookup in plan.lookups) and (
-                    placement.job or thresholds_of(options, node.name)[0] >= 0):
-                raise Stays("{} reads zeros for its first row, which tables {} do not".format(
-                    plan.lookups[0].node, "on parameter servers" if placement.job
-                    else "with an access_threshold"))
-            if placement.job and plan.changes:
-                raise Stays("{} sets rows of it, which tables on parameter servers do not "
-                            "know".format(plan.changes[0]))
+            _check_table(nodes, plan, bool(placement.job), part is not None, options)
             whole = node.name if part is None else part.names[0]
             plan = _with_dtypes(plan, *dtypes_of(options, whole))
             if placement.job:
@@ -138,6 +117,34 @@ def _check_place(node: Any, placement: Placement, is_odd_part: bool) -> None:
                     "would belong to one process")
     if placement.job and is_odd_part:
         raise Stays("its parts are not cut along the first dimension")
+
+
+def _check_table(nodes: Nodes, plan: StockVariable, on_servers: bool, is_part: bool,
+                 options: StockTables) -> None:
+    """Refuses variables whose tables would be of a kind that cannot do what the graph does."""
+    def counts() -> bool:
+        return thresholds_of(options, plan.name)[0] >= 0
+
+    if (on_servers or is_part) and counts():
+        raise Stays("it has an access_threshold, " + (
+            "which tables of unchanged models do not have on parameter servers" if on_servers
+            else "and its parts share a table in the checkpoint"))
+    if on_servers and (plan.penalties or any(step.decays for step in plan.updates)):
+        raise Stays("a penalty on the rows of a batch is not there on parameter servers")
+    if plan.is_in_branches and (on_servers or counts()):
+        raise Stays("it is looked up inside of a branch, where tables do not {}".format(
+            "ask parameter servers" if on_servers else "count keys"))
+    if plan.sets_rows and (on_servers or is_part or counts()):
+        raise Stays("its initial value ({}) cannot be drawn row by row{}".format(
+            nodes.inputs[plan.assigns[0]][1][0], "" if on_servers or is_part
+            else ", and keys with an access_threshold start with one"))
+    if any(lookup.is_padded for lookup in plan.lookups) and (on_servers or counts()):
+        raise Stays("{} reads zeros for its first row, which tables {} do not".format(
+            plan.lookups[0].node, "on parameter servers" if on_servers
+            else "with an access_threshold"))
+    if on_servers and plan.changes:
+        raise Stays("{} sets rows of it, which tables on parameter servers do not know".format(
+            plan.changes[0]))
 
 
 def _with_dtypes(plan: StockVariable, row_dtype: str, slot_dtype: str) -> StockVariable:
@@ -189,7 +196,7 @@ def _with_ids(nodes: Nodes, plans: List[StockVariable], options: StockTables, kn
             found[plan.name] = IdLimits(False, "{} sets rows of it".format(plan.changes[0]))
         elif plan.sets_rows:
             found[plan.name] = IdLimits(False, "its initializer sets its rows")
-    found.update(id_limits(nodes, [plan.reader for plan in asked if plan.name not in found], kept))
+    found.update(id_limits(nodes, [plan for plan in asked if plan.name not in found], kept))
     return [with_ids(plan, found[plan.name]) if plan.name in found else plan for plan in plans]
 
 
@@ -220,11 +227,8 @@ def _is_candidate(node: Any) -> bool:
 
 def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTables, trains: bool,
                    known: Set[str], has_saver: bool, rows: int, was_run: bool) -> StockVariable:
-    try:
-        dense = dense_updates(nodes, node, options, trains)
-        uses = Uses(nodes, node, adam_steps(nodes, node, options.lazy_adam), dense, was_run)
-    except (NotByRows, Refused) as why:
-        raise Stays(str(why)) from None
+    dense = dense_updates(nodes, node, options, trains)
+    uses = Uses(nodes, node, adam_steps(nodes, node, options.lazy_adam), dense, was_run)
     if not uses.gathers and not uses.enters:
         raise Stays("nothing gathers rows of it{}".format(
             ", but {} reads it as a whole".format(uses.whole[0].name) if uses.whole else ""))
@@ -259,7 +263,7 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     kind, slots, slot_assigns = _plan_updates(uses, shape, has_saver)
     check_snapshots(uses)
     if uses.zeros and kind not in SAME_AS_SPARSE and not (
-            kind == forms.LAZY_ADAM and not any(one.is_lazy for one in uses.adam)):
+            kind == forms.LAZY_ADAM and all(step.moves_all for step in uses.steps())):
         raise Stays("where a branch is not taken that looks it up, all of its rows have a gradient "
                     "of zeros ({}), and {} changes such rows".format(uses.zeros[0].name, kind))
     changes = [one.name for one in uses.changes]
@@ -341,7 +345,7 @@ def _plan_updates(uses: Uses, shape: List[int],
             raise Stays("the result of the update {} is used".format(update.name))
     steps = uses.steps()
     for step in steps:
-        if not step.sums and not _are_distinct(uses.nodes, step.indices):
+        if not step.sums and not Search(uses.nodes).fits(step.indices, op("Unique UniqueV2")):
             raise Stays("the rows of the update {} may repeat, and TensorFlow would update each "
                         "of them several times".format(step.ops[0]))
     if not steps:
@@ -365,12 +369,6 @@ def _is_scalar(node: Any) -> bool:
     """Whether a node is a constant of no dimension."""
     return node is not None and node.op == "Const" and \
         not node.attr["value"].tensor.tensor_shape.dim
-
-
-def _are_distinct(nodes: Nodes, indices: Output) -> bool:
-    name, output = nodes.behind(indices)
-    node = nodes.by_name.get(name)
-    return node is not None and node.op in ("Unique", "UniqueV2") and output == 0
 
 
 def _plan_slot(uses: Uses, variable: str, name: str, shape: List[int],
@@ -405,8 +403,7 @@ def _plan_slot(uses: Uses, variable: str, name: str, shape: List[int],
 def _summary(uses: Uses, kind: str, start: str) -> str:
     parts = ["{} gather{}".format(len(uses.gathers), "" if len(uses.gathers) == 1 else "s")]
     parts.append("updated by {}".format(kind) if kind else "not updated")
-    if kind == forms.LAZY_ADAM and (uses.dense.steps
-                                    or any(not one.is_lazy for one in uses.adam)):
+    if any(step.moves_all for step in uses.steps()):
         parts[1] += " in the place of AdamOptimizer, as lazy_adam asks: rows outside of a batch " \
                     "stay as they are,"
     parts.append("new rows by {}".format(start))

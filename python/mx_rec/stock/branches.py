@@ -7,7 +7,7 @@ optimizer does the same, if it leaves rows where they are whose gradient is zero
 
 from typing import Any, List, Optional, Sequence
 
-from mx_rec.stock.nodes import Nodes
+from mx_rec.stock.nodes import Nodes, Stays
 from mx_rec.stock.updates import form_of
 from mx_rec.stock.values import affine_value
 
@@ -17,8 +17,9 @@ _PASS = ("Identity", "ConcatV2", "Merge", "Mul", "RealDiv", "Neg", "Cast", "Resh
 _ENDS = ("L2Loss", "UnsortedSegmentSum", "Unique", "UniqueV2")
 
 
-class UnknownZeros(Exception):
-    """Why zeros that have the shape of a variable are no gradient that can be left out."""
+def _unknown(why: str) -> Stays:
+    """Returns why zeros that have the shape of a variable are no gradient that can be left out."""
+    return Stays("it is used inside of a branch, and " + why)
 
 
 def is_shape_of_zeros(nodes: Nodes, shape: Any) -> bool:
@@ -29,7 +30,7 @@ def is_shape_of_zeros(nodes: Nodes, shape: Any) -> bool:
         shape: An op that tells the shape of a variable inside of a branch.
 
     Raises:
-        UnknownZeros: If it is for such zeros, and something else than the update may need them.
+        Stays: If it is for such zeros, and something else than the update may need them.
     """
     fills = [use.node for use in nodes.all_uses(shape) if use.node.op == "Fill"]
     if not fills:
@@ -37,19 +38,19 @@ def is_shape_of_zeros(nodes: Nodes, shape: Any) -> bool:
     fill = fills[0]
     value = affine_value(nodes, *nodes.inputs[fill.name][1])
     if len(nodes.all_uses(shape)) > 1 or value is None or value.kind is not None or value.shift:
-        raise UnknownZeros("{} has its shape".format(fill.name))
+        raise _unknown("{} has its shape".format(fill.name))
     ids = []  # type: List[Any]
     for use in nodes.all_uses(fill):
         if use.node.op == "Shape":
             ids += [part for one in nodes.all_uses(use.node) for part in _ids(nodes, one.node)]
         elif use.node.op != "Merge":
-            raise UnknownZeros("{} reads its gradient".format(use.node.name))
+            raise _unknown("{} reads its gradient".format(use.node.name))
     if not ids:
-        raise UnknownZeros("its gradient is dense where its branch is not taken ({})".format(
+        raise _unknown("its gradient is dense where its branch is not taken ({})".format(
             fill.name))
     other = _other_reader(nodes, [fill] + ids)
     if other is not None:
-        raise UnknownZeros("{} ({}) reads its gradient, of which a branch that is not taken makes "
+        raise _unknown("{} ({}) reads its gradient, of which a branch that is not taken makes "
                            "zeros for all rows".format(other.name, other.op))
     return True
 
@@ -60,12 +61,12 @@ def _ids(nodes: Nodes, node: Any) -> Sequence[Any]:
         # The shape of the whole, which nothing has to read but the Merge of an outer branch.
         for use in nodes.all_uses(node):
             if use.node.op != "Merge":
-                raise UnknownZeros("{} reads the shape of its gradient".format(use.node.name))
+                raise _unknown("{} reads the shape of its gradient".format(use.node.name))
             _ids(nodes, use.node)
         return ()
     ranges = [use.node for use in nodes.all_uses(node)] if node.op == "StridedSlice" else [node]
     if any(one.op != "Range" for one in ranges):
-        raise UnknownZeros("{} reads the shape of its gradient".format(ranges[0].name))
+        raise _unknown("{} reads the shape of its gradient".format(ranges[0].name))
     return ranges
 
 

@@ -229,7 +229,7 @@ def _without_limits(graph: tf.Graph, options: StockTables, trains: bool, needs: 
     lifted = {plan.name: plan for plan in plans if plan.ids.is_lifted}
     if not any(plan.ids.limits for plan in lifted.values()):
         return plans
-    lift(graph, Nodes(graph_def), [plan.reader for plan in lifted.values()],
+    lift(graph, Nodes(graph_def), lifted.values(),
          [limit for plan in lifted.values() for limit in plan.ids.limits])
     # Its ops have other inputs now.
     again = planned(without_nodes(graph.as_graph_def(), ops_of(savers) | retired), False)
@@ -285,27 +285,25 @@ def _convert(graph: tf.Graph, rows: Rows, fused: Dict[str, Set[str]],
     for step in () if plan.name in fused or plan.on_servers else plan.updates:
         rows.update(step)
     for name in plan.changes:
-        change(rows, graph.get_operation_by_name(name))
+        change(rows, rows.op(name))
     of_slots = {slot.variable: SlotRows(rows, slot) for slot in plan.slots}
-    for name in plan.slot_changes:
-        restore = graph.get_operation_by_name(name)
+    for restore in map(rows.op, plan.slot_changes):
         change(of_slots[restore.inputs[0].op.name], restore)
-    for name in plan.pivots:
-        pivot = graph.get_operation_by_name(name)
+    for pivot in map(rows.op, plan.pivots):
         replace_waiting(pivot, [gate_of(pivot.inputs[0])])
     for name in plan.shapes:
-        rows.shape(graph.get_operation_by_name(name))
+        rows.shape(rows.op(name))
     for name in plan.zeros:
-        rows.shape(graph.get_operation_by_name(name), 0)
+        rows.shape(rows.op(name), 0)
     for name in plan.states:
-        rows.state(graph.get_operation_by_name(name))
+        rows.state(rows.op(name))
     for lookup in () if plan.on_servers else plan.lookups:
         if lookup.node not in fused.get(plan.name, ()):
-            rows.look_up(graph.get_operation_by_name(lookup.node), lookup.trains)
+            rows.look_up(rows.op(lookup.node), lookup.trains)
     for penalty in plan.penalties:
         rows.penalize(penalty)
     rows.end()
-    for read in map(graph.get_operation_by_name, plan.reads):
+    for read in map(rows.op, plan.reads):
         rows.read(read)
     if plan.table not in cleared:
         with graph.as_default(), graph.control_dependencies(None):
@@ -313,13 +311,13 @@ def _convert(graph: tf.Graph, rows: Rows, fused: Dict[str, Set[str]],
                 else clear_op(table)
     clear = cleared[plan.table]
     if plan.sets_rows:
-        value = graph.get_operation_by_name(plan.assigns[0]).inputs[1]
+        value = rows.op(plan.assigns[0]).inputs[1]
         with in_place_of(clear, [clear]):
             clear = set_all(table, plan, value)
     of_slots = {objects[slot.variable].initializer.name for slot in plan.slots
                 if slot.variable in objects}
     for name in plan.assigns:
-        assign = graph.get_operation_by_name(name)
+        assign = rows.op(name)
         replace_waiting(assign, [clear])
         # It would set a variable that nothing reads any more.
         if name == plan.assigns[0]:

@@ -8,14 +8,14 @@ moves them in its sparse form, too. The second becomes one if the penalty is to 
 batch's rows: other numbers than TensorFlow's, which are asked for by `StockTables.l2`.
 """
 
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
-from mx_rec.stock.nodes import Nodes, Output, shape_of
+from mx_rec.stock.nodes import GATHERS, Nodes, Output, Stays, shape_of
 from mx_rec.stock.options import BATCH_ROWS, StockTables
 from mx_rec.stock.padding import GRADIENT, padded_gradients, padded_value
+from mx_rec.stock.patterns import Search, op
 from mx_rec.stock.updates import (ADAM, ADD, LAZY_ADAM, Decay, Form, Slices, Step, form_of,
                                   has_wrong_attribute, step_of)
-from mx_rec.stock.values import affine_value
 
 _NO_INDICES = -1
 _DENSE = {
@@ -37,10 +37,13 @@ SAME_AS_SPARSE = (ADD, "adagrad", ADAM)
 # What has no number of the graph that trains.
 _SHOWS = ("ScalarSummary", "HistogramSummary", "TensorSummary", "TensorSummaryV2", "MergeSummary",
           "WriteSummary", "WriteScalarSummary", "WriteHistogramSummary")
-
-
-class NotByRows(Exception):
-    """Why a dense update cannot be one of rows."""
+# The gradients of penalties, what they are multiplied with, and whether that is a sign: of
+# tf.nn.l2_loss v * g; of sums g, as large as v, times what an element changes by.
+_DECAYS = tuple((op("Mul", *factors), factor, is_sign) for value, number, factor, is_sign in (
+    ("variable", "number", 1.0, False),
+    (op("Mul", "variable", 2, name="change"), op("Tile", "number"), 2.0, False),
+    (op("Sign", "variable", name="change"), op("Tile", "number"), 1.0, True),
+) for factors in ((value, number), (number, value)))
 
 
 class Penalty(NamedTuple):
@@ -88,7 +91,7 @@ def dense_updates(nodes: Nodes, variable: Any, options: StockTables,
             all rows and added to what lookups give.
 
     Raises:
-        NotByRows: If a dense update is none of rows.
+        Stays: If a dense update is none of rows.
     """
     reads = list(_reads(nodes, variable))
     updates = [use.node for use in nodes.all_uses(variable)
@@ -101,7 +104,7 @@ def dense_updates(nodes: Nodes, variable: Any, options: StockTables,
         inner += [update.name] + decayed
     decays = [step for step in steps if step.decays]
     if len({tuple(one.indices for one in step.slices) for step in decays}) > 1:
-        raise NotByRows("its gradients are dense, and its penalty is not for the same lookups in "
+        raise Stays("its gradients are dense, and its penalty is not for the same lookups in "
                         "all of its updates: {}".format(
                             " and ".join(step.ops[0] for step in decays)))
     penalties = []  # type: List[Penalty]
@@ -137,24 +140,25 @@ class _Match:
         plain = "its gradient is dense: {} updates it as a whole".format(update.name)
         inputs = self._nodes.inputs[update.name]
         if not self._takes(inputs[form.grad]) or not self._slices:
-            raise NotByRows(plain)
+            raise Stays(plain)
         if self._decays and options.l2 != BATCH_ROWS:
-            raise NotByRows("{}, because of the penalty on all of its rows whose gradient is {}. "
+            raise Stays("{}, because of the penalty on all of its rows whose gradient is {}. "
                             "StockTables(l2={!r}) would make it a table whose penalty is that of "
                             "the rows of a batch".format(plain, self._decayed[0], BATCH_ROWS))
         if not all(self._nodes.is_one(one.number) for one in self._decays):
-            raise NotByRows(plain)
+            raise Stays(plain)
         if not self._decays and form.kind not in SAME_AS_SPARSE:
-            raise NotByRows("{}, and {} also changes rows without a gradient".format(
+            raise Stays("{}, and {} also changes rows without a gradient".format(
                 plain, form.kind))
         wrong = has_wrong_attribute(form, update)
         if wrong is not None:
-            raise NotByRows("{} has {}, which tables do not".format(update.name, wrong))
+            raise Stays("{} has {}, which tables do not".format(update.name, wrong))
         if self._nodes.all_uses(update):
-            raise NotByRows("the result of the update {} is used".format(update.name))
+            raise Stays("the result of the update {} is used".format(update.name))
         step = step_of(self._nodes, update, form)
         return step._replace(
             kind=LAZY_ADAM if form.kind == ADAM and options.lazy_adam else form.kind,
+            moves_all=form.kind == ADAM and options.lazy_adam,
             grad=self._slices[0].values, indices=self._slices[0].indices, sums=True,
             subtracts=True, dense=inputs[form.grad], slices=tuple(self._slices),
             decays=tuple(self._decays)), self._decayed
@@ -176,39 +180,20 @@ class _Match:
             found = padded_gradients(self._nodes, node, self._shape)
             self._slices += [Slices(values, ids, node.name, True) for values, ids in found]
             return bool(found)
-        return node.op == "Mul" and self._takes_decay(node, inputs)
+        return node.op == "Mul" and self._takes_decay(node)
 
-    def _takes_decay(self, node: Any, inputs: List[Output]) -> bool:
+    def _takes_decay(self, node: Any) -> bool:
         """Takes what may be the gradient of a penalty: a number times the variable or its signs."""
-        for value, number in (inputs, inputs[::-1]):
-            if value[0] in self._reads:
-                # Of tf.nn.l2_loss: v * g.
-                self._decays.append(Decay(number, 1.0))
-                self._decayed.append(node.name)
-                return True
-            spread = self._nodes.by_name[number[0]]
-            # Of a sum: g, as large as v, times what an element of the sum changes by.
-            found = self._change_of(value, self._nodes.inputs[spread.name][0]) \
-                if spread.op == "Tile" else None
-            if found is not None:
-                self._decays.append(found)
-                self._decayed += [node.name, value[0]]
+        for pattern, factor, is_sign in _DECAYS:
+            search = Search(self._nodes, (), variable=[(name, 0) for name in self._reads])
+            if not search.fits((node.name, 0), pattern):
+                continue
+            change, _ = search.tensors.get("change", (node.name, 0))
+            if len(self._nodes.all_uses(self._nodes.by_name[change])) == 1:
+                self._decays.append(Decay(search.tensors["number"], factor, is_sign))
+                self._decayed += [node.name] + [change] * (change != node.name)
                 return True
         return False
-
-    def _change_of(self, value: Output, number: Output) -> Optional[Decay]:
-        """Returns the gradient of a sum of squares, by 2 v, or of absolute values, by sign(v)."""
-        node = self._nodes.by_name[value[0]]
-        if len(self._nodes.all_uses(node)) != 1:
-            return None
-        inputs = self._nodes.inputs[node.name]
-        if node.op == "Sign" and inputs[0][0] in self._reads:
-            return Decay(number, 1.0, True)
-        if node.op == "Mul" and inputs[0][0] in self._reads:
-            found = affine_value(self._nodes, *inputs[1])
-            if found is not None and found.kind is None and found.shift == 2.0:
-                return Decay(number, 2.0)
-        return None
 
 
 def _reads(nodes: Nodes, variable: Any) -> Iterator[Tuple[str, Any]]:
@@ -250,7 +235,7 @@ def _is_added_to_lookups(nodes: Nodes, variable: Any, reads: Sequence[Tuple[str,
     padded = [padded_value(nodes, use.node, shape_of(variable)) for _, use in reads]
     uses += [use for value in padded if value is not None for use in nodes.all_uses(value)]
     gathers = [use.node for use in uses if use.position == 0
-               and use.node.op in ("ResourceGather", "Gather", "GatherV2")]
+               and use.node.op in GATHERS]
     both = set(nodes.downstream(gathers)) & set(
         nodes.downstream([nodes.by_name[penalty.node]]))
     return any(nodes.by_name[name].op not in _SHOWS for name in both)

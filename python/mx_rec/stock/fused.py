@@ -10,16 +10,40 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 
 from mx_rec.stock.max_norm import Clipped, clipped_rows, is_alone, is_gradient
 from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
+from mx_rec.stock.patterns import Reshaped, Search, gathered, op
 from mx_rec.stock.updates import Step
-from mx_rec.stock.values import affine_value, constant_int, joined_rows
+from mx_rec.stock.values import joined_rows
 
-_PASS = ("Identity",)
-# Ops that give the same rows in the same order.
-_SAME_ROWS = ("Identity", "Reshape")
 # Ops to which values of rows do not matter.
 SHAPES = ("Shape", "ZerosLike", "OnesLike", "Size", "Rank")
 _SUMS = {"SparseSegmentSum": "sum", "SparseSegmentMean": "mean", "SparseSegmentSqrtN": "sqrtn"}
-_GRADIENTS = {"SparseSegmentMeanGrad": "mean", "SparseSegmentSqrtNGrad": "sqrtn"}
+
+# The gradient of what a lookup gives, as that of its rows.
+_OF_ROWS = op("Reshape", "grad")
+# The first column of a matrix: all of the first dimension, and the first place of the second.
+_COLUMN = op("StridedSlice", "matrix", 0, None, 1, numbers=(
+    ("begin_mask", 1), ("end_mask", 1), ("shrink_axis_mask", 2), ("ellipsis_mask", 0),
+    ("new_axis_mask", 0)))
+# Sparse ids without negative ones, in which rows without ids have id 0.
+_FILLED = op("SparseFillEmptyRows", "indices", "values", "shape", 0)
+_KEPT = op("Reshape", op("Where", op("GreaterEqual", "values", 0)), name="kept")
+_RETAINED = op("SparseFillEmptyRows", gathered("indices", "kept"), gathered("values", _KEPT),
+               "shape")
+# Vectors of bags, zeros for those without ids; and the gradient of the vectors.
+_CHOSEN = op("Select", op("Tile", op("Reshape", "is_empty")), op("ZerosLike"), None)
+_OF_CHOSEN = op("Select", "condition", op("ZerosLike"), "grad")
+# The gradients of rows that are pooled, of distinct ids.
+_OF_VECTORS = {
+    "sum": op("UnsortedSegmentSum", gathered("grad", "segments"), Reshaped("places")),
+    "mean": op("SparseSegmentMeanGrad", "grad", "places", "segments"),
+    "sqrtn": op("SparseSegmentSqrtNGrad", "grad", "places", "segments")}
+# The same of rows with weights. Weights are one for each id: a sum over the dimensions along which
+# the rows were repeated is one over none.
+_SPREAD = gathered("grad", "segments")
+_PRODUCT = op("Mul", "weights", _SPREAD), op("Mul", _SPREAD, "weights")
+_REPEATED = op("BroadcastGradientArgs"), op("BroadcastGradientArgs", output=1)
+_OF_WEIGHTED = op("UnsortedSegmentSum", Reshaped(_PRODUCT + (op("Sum", _PRODUCT, _REPEATED),)),
+                  Reshaped("places"))
 
 
 class Bags(NamedTuple):
@@ -53,7 +77,7 @@ class Bags(NamedTuple):
 
 
 class _Pool(NamedTuple):
-    """An op that pools rows.
+    """The vectors of bags, and the op that pools their rows.
 
     Attributes:
         node: The op.
@@ -62,6 +86,10 @@ class _Pool(NamedTuple):
         weights: What the row of each id is multiplied with before, None if it is not.
         ops: Names of the ops between the rows and its result.
         combiner: "sum", "mean" or "sqrtn".
+        result: The op that gives the vectors.
+        fill: Name of the SparseFillEmptyRows that they are of, "" without.
+        ids: The tensors of the indices and of the ids.
+        clipped: The rows, if they are scaled down before.
     """
 
     node: Any
@@ -70,24 +98,10 @@ class _Pool(NamedTuple):
     weights: Optional[Output]
     ops: Tuple[str, ...]
     combiner: str
-
-
-class _Pooled(NamedTuple):
-    """The vectors of bags.
-
-    Attributes:
-        result: The op that gives them.
-        fill: Name of the SparseFillEmptyRows that they are of, "" without.
-        ids: The tensors of the indices and of the ids.
-        pool: How they are made of rows.
-        clipped: The rows, if they are scaled down before.
-    """
-
     result: Any
-    fill: str
-    ids: Tuple[Output, Output]
-    pool: _Pool
-    clipped: Optional[Clipped]
+    fill: str = ""
+    ids: Tuple[Output, ...] = ()
+    clipped: Optional[Clipped] = None
 
 
 class Piece(NamedTuple):
@@ -161,15 +175,13 @@ def _gradients(nodes: Nodes, step: Step,
     elif step.sums:
         values, rows = joined_rows(nodes, step.grad), joined_rows(nodes, step.indices)
     else:
-        unique = nodes.behind(step.indices)
-        summed = nodes.behind(step.grad)
-        if not _is(nodes, unique, ("Unique",), 0) \
-                or not _is(nodes, summed, ("UnsortedSegmentSum",), 0):
+        unique, _ = nodes.behind(step.indices)
+        search = Search(nodes, places=[(unique, 1)])
+        if not search.fits((unique, 0), op("Unique", "ids")) \
+                or not search.fits(step.grad, op("UnsortedSegmentSum", "values", "places")):
             return None
-        if nodes.inputs[summed[0]][1] != (unique[0], 1):
-            return None
-        values = joined_rows(nodes, nodes.inputs[summed[0]][0])
-        rows = joined_rows(nodes, nodes.inputs[unique[0]][0])
+        values = joined_rows(nodes, search.tensors["values"])
+        rows = joined_rows(nodes, search.tensors["ids"])
     if len(values) not in (1, len(rows)):
         return None
     by_ids = {_ids_of(nodes, gather): gather for gather in reversed(gathers)}
@@ -179,7 +191,7 @@ def _gradients(nodes: Nodes, step: Step,
     for value, row in zip(values * len(rows) if is_of_all else values, rows):
         # The program may have reshaped the ids itself.
         while row not in by_ids:
-            if not _is(nodes, row, _PASS + ("Reshape",), 0):
+            if row[1] != 0 or nodes.by_name[row[0]].op not in ("Identity", "Reshape"):
                 return None
             row = nodes.inputs[row[0]][0]
         found.append((by_ids[row], row, value, is_of_all))
@@ -192,11 +204,11 @@ def _ids_of(nodes: Nodes, gather: Any) -> Output:
 
 def _piece(nodes: Nodes, gather: Any, ids: Output, value: Output, step: Step) -> Optional[Piece]:
     """Returns a lookup and its gradient; `value` is what is added to rows."""
-    shaped = nodes.behind(value)
-    if not _is(nodes, shaped, ("Reshape",), 0):
+    search = Search(nodes)
+    if not search.fits(value, _OF_ROWS):
         return None
-    grad = nodes.behind(nodes.inputs[shaped[0]][0])
-    if not _is(nodes, ids, ("Unique",), 0):
+    grad = search.behind("grad")
+    if not search.fits(ids, op("Unique")):
         return Piece(gather.name, grad, None)
     return _pooled(nodes, gather, ids[0], grad, step)
 
@@ -204,32 +216,31 @@ def _piece(nodes: Nodes, gather: Any, ids: Output, value: Output, step: Step) ->
 def _pooled(nodes: Nodes, gather: Any, unique: str, grad: Output,
             step: Step) -> Optional[Piece]:
     """Returns a pooled lookup of distinct ids, given the gradient of their rows."""
-    found = _pooling_of(nodes, gather, unique)
-    if found is None:
+    pool = _pooling_of(nodes, gather, unique)
+    if pool is None:
         # The ids of an ordinary lookup may be distinct, too.
         return None
-    pool = found.pool
     of_rows, of_pooled = None, grad  # type: Optional[Output], Optional[Output]
-    if found.clipped is not None or pool.weights is not None:
+    if pool.clipped is not None or pool.weights is not None:
         of_rows = grad
         if not is_alone(nodes, (gather.name, 0), pool.node.name, of_rows, set(step.ops)):
             return None
-    if found.clipped is not None:
-        of_pooled = _of_scaled(nodes, found.clipped, (unique, 1), grad)
+    if pool.clipped is not None:
+        of_pooled = _of_scaled(nodes, pool.clipped, (unique, 1), grad)
     if of_pooled is None:
         return None
     of_result = _of_vectors(nodes, pool, unique, of_pooled)
-    sparse = (found.ids, False)  # type: Optional[Tuple[Tuple[Output, ...], bool]]
-    indices, _ = found.ids
-    if pool.weights is not None and _is(nodes, indices, ("SparseFillEmptyRows",), 0):
-        sparse = found.ids + (nodes.inputs[indices[0]][2],), False
-    if found.fill:
-        of_result, sparse = _chosen(nodes, found, of_result), _sparse(nodes, found.fill)
+    sparse = (pool.ids, False)  # type: Optional[Tuple[Tuple[Output, ...], bool]]
+    indices = pool.ids[0]
+    if pool.weights is not None and Search(nodes).fits(indices, op("SparseFillEmptyRows")):
+        sparse = pool.ids + (nodes.inputs[indices[0]][2],), False
+    if pool.fill:
+        of_result, sparse = _chosen(nodes, pool, of_result), _sparse(nodes, pool.fill)
     if of_result is None or sparse is None:
         return None
     return Piece(gather.name, of_result, Bags(
-        found.result.name, found.fill, pool.combiner, *sparse, pool=pool.node.name,
-        max_norm=None if found.clipped is None else found.clipped.max_norm, of_rows=of_rows,
+        pool.result.name, pool.fill, pool.combiner, *sparse, pool=pool.node.name,
+        max_norm=None if pool.clipped is None else pool.clipped.max_norm, of_rows=of_rows,
         weights=pool.weights))
 
 
@@ -244,70 +255,26 @@ def _of_scaled(nodes: Nodes, clipped: Clipped, places: Output, of_rows: Output) 
     """
     made = {}  # type: Dict[Tuple[Output, Output], List[Output]]
     for use in _by_places(nodes, places):
-        if use.node.op in _GRADIENTS or use.node.op == "UnsortedSegmentSum":
+        if any(use.node.op in pattern.kinds for pattern in _OF_VECTORS.values()):
             values, rows = nodes.inputs[use.node.name][:2]
             made.setdefault((values, rows), []).append((use.node.name, 0))
     found = [same[0] for same in made.values() if is_gradient(nodes, clipped, same, of_rows)]
     return found[0] if len(found) == 1 else None
 
 
-def _chosen(nodes: Nodes, pooled: _Pooled, grad: Optional[Output]) -> Optional[Output]:
+def _chosen(nodes: Nodes, pool: _Pool, grad: Optional[Output]) -> Optional[Output]:
     """Returns the gradient of the vectors with zeros for bags without ids, given that of all:
     where(is_row_empty, zeros, grad)."""
-    if grad is None or not _is(nodes, grad, ("Select",), 0):
-        return None
-    condition, zeros, of_result = nodes.inputs[grad[0]]
-    if nodes.behind(condition) != nodes.behind(nodes.inputs[pooled.result.name][0]) \
-            or not _is(nodes, nodes.behind(zeros), ("ZerosLike",), 0):
-        return None
-    return of_result
+    condition = nodes.behind(nodes.inputs[pool.result.name][0])
+    search = Search(nodes, condition=[condition])
+    return search.tensors["grad"] if grad is not None and search.fits(grad, _OF_CHOSEN) else None
 
 
 def _of_vectors(nodes: Nodes, pool: _Pool, unique: str, grad: Output) -> Optional[Output]:
     """Returns the gradient of pooled vectors of which another is that of their rows."""
-    made = nodes.by_name[grad[0]]
-    inputs = nodes.inputs[made.name]
-    if made.op in _GRADIENTS:
-        if _GRADIENTS[made.op] != pool.combiner or inputs[1] != (unique, 1) \
-                or nodes.behind(inputs[2]) != pool.segments:
-            return None
-        return nodes.behind(inputs[0])
-    if made.op != "UnsortedSegmentSum" or pool.combiner != "sum":
-        return None
-    spread = nodes.behind(inputs[0])  # type: Optional[Output]
-    if pool.weights is not None:
-        spread = _before_product(nodes, inputs[0], pool.weights)
-    if spread is None or nodes.behind(inputs[1], _SAME_ROWS) != (unique, 1) \
-            or not _takes_rows(nodes, spread) \
-            or nodes.behind(nodes.inputs[spread[0]][1]) != pool.segments:
-        return None
-    return nodes.behind(nodes.inputs[spread[0]][0])
-
-
-def _before_product(nodes: Nodes, grad: Output, weights: Output) -> Optional[Output]:
-    """Returns what the gradients of the rows of ids were before they were multiplied with weights.
-
-    Weights are one for each id: a sum over the dimensions along which the rows were repeated is one
-    over none.
-    """
-    product = nodes.behind(grad, _SAME_ROWS)
-    if _is(nodes, product, ("Sum",), 0):
-        product, axes = [nodes.behind(one) for one in nodes.inputs[product[0]]]
-        if nodes.by_name[axes[0]].op != "BroadcastGradientArgs":
-            return None
-    if not _is(nodes, product, ("Mul",), 0):
-        return None
-    one, other = [nodes.behind(factor) for factor in nodes.inputs[product[0]]]
-    return one if other == weights else other if one == weights else None
-
-
-def _takes_rows(nodes: Nodes, output: Output) -> bool:
-    """Whether a tensor is of rows of another, which a gather takes."""
-    if not _is(nodes, output, ("GatherV2", "Gather"), 0):
-        return False
-    node = nodes.by_name[output[0]]
-    return node.op == "Gather" or (constant_int(nodes, node.name, 2) == 0
-                                   and not node.attr["batch_dims"].i)
+    search = Search(nodes, places=[(unique, 1)], segments=[pool.segments], weights=[pool.weights])
+    pattern = _OF_VECTORS[pool.combiner] if pool.weights is None else _OF_WEIGHTED
+    return search.behind("grad") if search.fits(grad, pattern) else None
 
 
 def _by_places(nodes: Nodes, places: Output) -> List[Use]:
@@ -322,31 +289,16 @@ def _sparse(nodes: Nodes, fill: str) -> Optional[Tuple[Tuple[Output, ...], bool]
 
     None if it fills rows with another id than 0.
     """
-    if constant_int(nodes, fill, 3) != 0:
+    filled, retained = Search(nodes), Search(nodes)
+    if not filled.fits((fill, 0), _FILLED):
         return None
+    leaves_out = retained.fits((fill, 0), _RETAINED)
     # Copies as they are: one may wait for an assertion.
-    indices, values, shape = nodes.inputs[fill][:3]
-    found = (indices, values, shape)
-    retained = [nodes.by_name[nodes.behind(one)[0]] for one in (indices, values)]
-    if any(node.op != "GatherV2" or constant_int(nodes, node.name, 2) != 0 for node in retained):
-        return found, False
-    (all_indices, all_values), (kept, also_kept) = [
-        [nodes.inputs[node.name][at] for node in retained] for at in (0, 1)]
-    kept = nodes.behind(kept)
-    if kept != nodes.behind(also_kept) or not _is(nodes, kept, ("Reshape",), 0):
-        return found, False
-    where = nodes.behind(nodes.inputs[kept[0]][0])
-    if not _is(nodes, where, ("Where",), 0):
-        return found, False
-    test = nodes.behind(nodes.inputs[where[0]][0])
-    if not _is(nodes, test, ("GreaterEqual",), 0) \
-            or nodes.behind(nodes.inputs[test[0]][0]) != nodes.behind(all_values) \
-            or constant_int(nodes, test[0], 1) != 0:
-        return found, False
-    return (all_indices, all_values, shape), True
+    found = (retained if leaves_out else filled).tensors
+    return (found["indices"], found["values"], found["shape"]), leaves_out
 
 
-def _pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[_Pooled]:
+def _pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[_Pool]:
     """Finds the vectors of bags behind a gather of distinct ids, for which others may be chosen
     where there are no ids: where(is_row_empty, zeros, pooled).
 
@@ -368,13 +320,14 @@ def _pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[_Pooled]:
     if clipped is None and any(use.node.op not in SHAPES and use.node.name not in pool.ops
                                for use in _readers(nodes, gather)):
         return None
-    indices, ids = _matrix_of(nodes, pool.segments), nodes.behind(nodes.inputs[unique][0])
-    if indices is None:
+    search = Search(nodes)
+    if not search.fits(pool.segments, (op("Cast", _COLUMN), _COLUMN)):
         return None
+    indices, ids = search.behind("matrix"), nodes.behind(nodes.inputs[unique][0])
     if pool.weights is not None and gather.name in nodes.upstream([pool.weights[0]], waits=True):
         return None
-    pooled = _Pooled(pool.node, "", (indices, ids), pool, clipped)
-    if pool.weights is not None or not _is(nodes, ids, ("SparseFillEmptyRows",), 1):
+    pooled = pool._replace(ids=(indices, ids), clipped=clipped)
+    if pool.weights is not None or not search.fits(ids, op("SparseFillEmptyRows", output=1)):
         return pooled
     fill, vectors = ids[0], pool.node
     if indices != (fill, 0) or any(use.node.op not in SHAPES for use in _readers(nodes, vectors)
@@ -382,16 +335,8 @@ def _pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[_Pooled]:
         return None
     chosen = [use.node for use in nodes.uses(vectors.name) if use.node.op == "Select"
               and use.position == 2]
-    if len(chosen) != 1:
-        return None
-    condition, zeros, _ = nodes.inputs[chosen[0].name]
-    tile = nodes.behind(condition)
-    if not _is(nodes, tile, ("Tile",), 0) or not _is(nodes, nodes.behind(zeros),
-                                                     ("ZerosLike",), 0):
-        return None
-    column = nodes.behind(nodes.inputs[tile[0]][0])
-    if not _is(nodes, column, ("Reshape",), 0) \
-            or nodes.behind(nodes.inputs[column[0]][0]) != (fill, 2):
+    search = Search(nodes, is_empty=[(fill, 2)])
+    if len(chosen) != 1 or not search.fits((chosen[0].name, 0), _CHOSEN):
         return None
     return pooled._replace(result=chosen[0], fill=fill)
 
@@ -402,8 +347,9 @@ def _pools(nodes: Nodes, unique: str) -> Iterator[_Pool]:
         node, inputs = use.node, nodes.inputs[use.node.name]
         rows = nodes.behind(inputs[0])
         if use.position == 1 and node.op in _SUMS:
-            yield _Pool(node, rows, nodes.behind(inputs[2]), None, (node.name,), _SUMS[node.op])
-        elif use.position == 1 and _takes_rows(nodes, (node.name, 0)):
+            yield _Pool(node, rows, nodes.behind(inputs[2]), None, (node.name,), _SUMS[node.op],
+                        node)
+        elif use.position == 1 and Search(nodes).fits((node.name, 0), gathered(None, None)):
             # What tf.nn.embedding_lookup_sparse makes of weights.
             for product in nodes.uses(node.name):
                 times = product.node.name
@@ -412,7 +358,7 @@ def _pools(nodes: Nodes, unique: str) -> Iterator[_Pool]:
                         weights = nodes.behind(nodes.inputs[times][1 - product.position])
                         segments = nodes.behind(nodes.inputs[total.node.name][1])
                         yield _Pool(total.node, rows, segments, weights,
-                                    (node.name, times, total.node.name), "sum")
+                                    (node.name, times, total.node.name), "sum", total.node)
 
 
 def _clipped(nodes: Nodes, gather: Any, result: Output) -> Optional[Clipped]:
@@ -425,35 +371,12 @@ def _clipped(nodes: Nodes, gather: Any, result: Output) -> Optional[Clipped]:
     return found if found is not None and found.rows == (gather.name, 0) else None
 
 
-def _matrix_of(nodes: Nodes, segments: Output) -> Optional[Output]:
-    """Returns the indices whose first column segments are, None if they are none."""
-    if _is(nodes, segments, ("Cast",), 0):
-        segments = nodes.behind(nodes.inputs[segments[0]][0])
-    if not _is(nodes, segments, ("StridedSlice",), 0):
-        return None
-    node = nodes.by_name[segments[0]]
-    # [:, 0]: all of the first dimension, and the first place of the second.
-    masks = node.attr["begin_mask"].i, node.attr["end_mask"].i, node.attr["shrink_axis_mask"].i
-    if masks != (1, 1, 2) or node.attr["ellipsis_mask"].i or node.attr["new_axis_mask"].i:
-        return None
-    begin, strides = [affine_value(nodes, *nodes.inputs[node.name][at]) for at in (1, 3)]
-    is_first = begin is not None and begin.kind is None and begin.shift == 0.0 \
-        and strides is not None and strides.kind is None and strides.shift == 1.0
-    return nodes.behind(nodes.inputs[node.name][0]) if is_first else None
-
-
 def _readers(nodes: Nodes, node: Any) -> List[Any]:
     """Returns the uses of a node's output, through Identity."""
     found = []  # type: List[Any]
     for use in nodes.uses(node.name):
-        if use.node.op in _PASS:
+        if use.node.op == "Identity":
             found.extend(_readers(nodes, use.node))
         else:
             found.append(use)
     return found
-
-
-def _is(nodes: Nodes, output: Output, kinds: Sequence[str], place: int) -> bool:
-    """Whether a tensor is output number `place` of an op of one of some types."""
-    node = nodes.by_name.get(output[0])
-    return node is not None and node.op in kinds and output[1] == place

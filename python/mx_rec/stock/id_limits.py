@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 
 from mx_rec.stock.fused import SHAPES
 from mx_rec.stock.nodes import Nodes, Output, Use
-from mx_rec.stock.updates import Step
+from mx_rec.stock.patterns import Search, op
 from mx_rec.stock.values import constant_int
 
 # Ids are below it: the largest number of buckets that TensorFlow's hashes take.
@@ -79,25 +79,11 @@ class KeepsLimits(Exception):
     """Why the ids of a variable keep their limits."""
 
 
-class Reader(NamedTuple):
-    """A variable whose ids may lose their limits.
-
-    Attributes:
-        name: Name of its op.
-        rows: Its first size.
-        gathers: Names of its lookups.
-        updates: Its updates.
-    """
-
-    name: str
-    rows: int
-    gathers: List[str]
-    updates: List[Step]
-
-    def ends(self) -> Set[str]:
-        """Returns the names of the ops that take its ids."""
-        return set(self.gathers) | {op for step in self.updates for op in step.ops} \
-            | {one.by for step in self.updates for one in step.slices}
+def _ends(plan: Any) -> Set[str]:
+    """Returns the names of the ops that take the ids of a variable."""
+    return {lookup.node for lookup in plan.lookups} \
+        | {op for step in plan.updates for op in step.ops} \
+        | {one.by for step in plan.updates for one in step.slices}
 
 
 class IdPaths:
@@ -105,14 +91,14 @@ class IdPaths:
 
     Args:
         nodes: The graph.
-        readers: The variables whose ids lose their limits.
+        plans: Those of the variables whose ids lose their limits (stock.planned.StockVariable).
     """
 
-    def __init__(self, nodes: Nodes, readers: Iterable[Reader]) -> None:
+    def __init__(self, nodes: Nodes, plans: Iterable[Any]) -> None:
         self._nodes = nodes
         self._ends = set()  # type: Set[str]
-        for reader in readers:
-            self._ends |= reader.ends()
+        for plan in plans:
+            self._ends |= _ends(plan)
         self._reaches = {}  # type: Dict[Output, bool]
         self._is_alone = {}  # type: Dict[Output, bool]
 
@@ -168,42 +154,42 @@ def _is_indifferent(nodes: Nodes, node: Any, position: int) -> bool:
     return node.op in _COMPARISONS and position == 0 and constant_int(nodes, node.name, 1) == 0
 
 
-def id_limits(nodes: Nodes, readers: List[Reader],
+def id_limits(nodes: Nodes, plans: List[Any],
               kept: Dict[str, str]) -> Dict[str, IdLimits]:
     """Decides which variables lose the limits of their ids.
 
     Args:
         nodes: The graph.
-        readers: Variables whose limits are to fall away.
+        plans: Of variables whose limits are to fall away.
         kept: Names of variables whose rows a checkpoint has by ids with limits, and what to say of
             those whose ids would become others.
 
     Returns:
-        What becomes of each of `readers`.
+        What becomes of each of these.
     """
     found = {}  # type: Dict[str, IdLimits]
-    wanted = []  # type: List[Tuple[Reader, IdLimits, List[Output]]]
-    for reader in readers:
+    wanted = []  # type: List[Tuple[Any, IdLimits, List[Output]]]
+    for plan in plans:
         try:
-            limits, between = _limits(nodes, reader)
+            limits, between = _limits(nodes, plan)
             made = _described(limits)
-            if reader.name in kept and not made.keeps_rows:
-                raise KeepsLimits(kept[reader.name])
-            wanted.append((reader, made, between))
+            if plan.name in kept and not made.keeps_rows:
+                raise KeepsLimits(kept[plan.name])
+            wanted.append((plan, made, between))
         except KeepsLimits as why:
-            found[reader.name] = IdLimits(False, str(why))
+            found[plan.name] = IdLimits(False, str(why))
     while True:
-        paths = IdPaths(nodes, [reader for reader, _, _ in wanted])
-        left = []  # type: List[Tuple[Reader, IdLimits, List[Output]]]
+        paths = IdPaths(nodes, [plan for plan, _, _ in wanted])
+        left = []  # type: List[Tuple[Any, IdLimits, List[Output]]]
         for one in wanted:
-            reader, made, between = one
+            plan, made, between = one
             shared = [output for output in between if not paths.is_alone(output)
                       and nodes.by_name[output[0]].op not in COPIED]
             if shared and made.limits:
-                found[reader.name] = IdLimits(
+                found[plan.name] = IdLimits(
                     False, "something else reads the ids of {}, too".format(shared[0][0]))
             else:
-                found[reader.name] = made
+                found[plan.name] = made
                 left.append(one)
         if len(left) == len(wanted):
             return found
@@ -226,10 +212,10 @@ def _described(limits: List[Limit]) -> IdLimits:
                     all(limit.kind in (DEFAULT, ASSERTION) for limit in limits))
 
 
-def _limits(nodes: Nodes, reader: Reader) -> Tuple[List[Limit], List[Output]]:
+def _limits(nodes: Nodes, plan: Any) -> Tuple[List[Limit], List[Output]]:
     """Returns the limits of a variable's ids, and all tensors of ids between them and its ops."""
-    starts = [nodes.inputs[name][1] for name in reader.gathers]
-    starts += [indices for step in reader.updates for _, indices in step.parts]
+    starts = [nodes.inputs[lookup.node][1] for lookup in plan.lookups]
+    starts += [indices for step in plan.updates for _, indices in step.parts]
     found = {}  # type: Dict[Output, Limit]
     between = []  # type: List[Output]
     others = []  # type: List[str]
@@ -241,7 +227,7 @@ def _limits(nodes: Nodes, reader: Reader) -> Tuple[List[Limit], List[Output]]:
             continue
         seen.add(output)
         node = nodes.by_name[output[0]]
-        limit = _limit(nodes, node, output, reader.rows)
+        limit = _limit(nodes, node, output, plan.shape[0])
         if limit is not None:
             found[output] = limit
             continue
@@ -277,26 +263,17 @@ def _limit(nodes: Nodes, node: Any, output: Output, rows: int) -> Optional[Limit
         return Limit(node.name, 1, CROSS, node.attr["num_buckets"].i)
     if node.op == "FloorMod" and constant_int(nodes, node.name, 1) == rows:
         return Limit(node.name, 0, MODULO, rows)
-    if node.op in ("Select", "SelectV2") and _is_default(nodes, node, rows):
-        return Limit(node.name, 0, DEFAULT, rows)
+    if node.op in ("Select", "SelectV2"):
+        # where(ids < 0 or ids >= rows, default, ids)
+        is_outside = op("LogicalOr", op("Less", "ids", 0), op("GreaterEqual", "ids", rows))
+        if Search(nodes, ()).fits((node.name, 0), op(node.op, is_outside, None, "ids")):
+            return Limit(node.name, 0, DEFAULT, rows)
     if node.op == "Identity" and nodes.waits[node.name]:
         gone = [wait for wait in nodes.waits[node.name]
                 if _asserts_size(nodes, wait, nodes.inputs[node.name][0], rows)]
         if gone:
             return Limit(node.name, 0, ASSERTION, rows, tuple(gone))
     return None
-
-
-def _is_default(nodes: Nodes, node: Any, rows: int) -> bool:
-    """Whether an op is where(ids < 0 or ids >= rows, default, ids)."""
-    condition, _, ids = nodes.inputs[node.name]
-    either = nodes.by_name[condition[0]]
-    if either.op != "LogicalOr":
-        return False
-    tests = [nodes.by_name[one] for one, _ in nodes.inputs[either.name]]
-    return [test.op for test in tests] == ["Less", "GreaterEqual"] \
-        and all(nodes.inputs[test.name][0] == ids for test in tests) \
-        and [constant_int(nodes, test.name, 1) for test in tests] == [0, rows]
 
 
 def _asserts_size(nodes: Nodes, wait: str, ids: Output, rows: int) -> bool:
@@ -318,11 +295,5 @@ def _asserts_size(nodes: Nodes, wait: str, ids: Output, rows: int) -> bool:
                 waiting.append(other)
     if len(asserts) != 1:
         return False
-    all_of, _ = nodes.source(asserts[0].name, 0)
-    while all_of is not None and all_of.op in ("Switch", "Identity"):
-        all_of, _ = nodes.source(all_of.name, 0)
-    if all_of is None or all_of.op != "All":
-        return False
-    less, _ = nodes.source(all_of.name, 0)
-    return less is not None and less.op == "Less" and nodes.inputs[less.name][0] == ids \
-        and constant_int(nodes, less.name, 1) == rows
+    search = Search(nodes, ("Switch", "Identity"), ids=[nodes.behind(ids, ("Switch", "Identity"))])
+    return search.fits(nodes.inputs[asserts[0].name][0], op("All", op("Less", "ids", rows)))

@@ -14,14 +14,13 @@ from mx_rec.edits.upstream import upstream
 from mx_rec.edits.wiring import (COPIES, Inputs, change_of, in_place_of, inputs_of,
                                  waits_instead, waits_of_copy)
 from mx_rec.state.graph_state import graph_state
-from mx_rec.stock.analysis import VARIABLES
 from mx_rec.stock.changes import change, is_change
+from mx_rec.stock.nodes import GATHERS, VARIABLES
 from mx_rec.stock.rows import Rows, SlotRows
 from mx_rec.tensorflow.names import tensor_util
 
 # What brings a variable itself into a branch or a loop.
 _ENTRIES = ("Switch", "RefSwitch", "Enter", "RefEnter")
-_GATHERS = ("Gather", "GatherV2", "ResourceGather")
 _SHAPES = ("Shape", "VariableShape")
 _STATES = ("IsVariableInitialized", "VarIsInitializedOp")
 
@@ -244,7 +243,7 @@ class LateOps:
             for position, tensor, rows in reversed(found):
                 self._replace(op, position, tensor, rows)
         except _Cannot as why:
-            _refuse(op, _text(found[0][2], op, str(why)),
+            refuse(op, _text(found[0][2], op, str(why)),
                     [position for position, tensor, _ in found if not _is_itself(tensor)])
         return bool(found)
 
@@ -259,7 +258,7 @@ class LateOps:
             change(rows, op)
             # Of a reference variable it gives the variable on.
             self._note(op, rows)
-        elif is_first and kind in _GATHERS and _is_by_rows(op):
+        elif is_first and kind in GATHERS and _is_by_rows(op):
             _check(rows, "ids")
             rows.look_up(op, False)
         elif is_first and kind in _SHAPES:
@@ -333,7 +332,7 @@ def _text(rows: Rows, op: tf.Operation, why: str) -> str:
             op.name, op.type, why)
 
 
-def _refuse(op: tf.Operation, text: str, positions: Sequence[int]) -> None:
+def refuse(op: tf.Operation, text: str, positions: Sequence[int] = ()) -> None:
     """Makes an op that no session has run fail.
 
     Args:

@@ -9,21 +9,22 @@ from mx_rec.edits.replacing import replace_reads
 from mx_rec.edits.upstream import readings
 from mx_rec.edits.wiring import in_place_of, waits_between
 from mx_rec.stock.id_limits import (ASSERTION, BUCKETS, COPIED, CROSS, DEFAULT, ID_END, IdPaths,
-                                    Limit, Reader)
+                                    Limit)
 from mx_rec.stock.nodes import Nodes
+from mx_rec.stock.planned import StockVariable
 
 
-def lift(graph: tf.Graph, nodes: Nodes, readers: Iterable[Reader],
+def lift(graph: tf.Graph, nodes: Nodes, plans: Iterable[StockVariable],
          limits: Iterable[Limit]) -> None:
     """Gives lookups ids without limits; all other readers keep theirs.
 
     Args:
         graph: The graph, which no session has run.
         nodes: The same, as it was analysed.
-        readers: The variables whose ids lose their limits.
+        plans: Those of the variables whose ids lose their limits.
         limits: All limits of these.
     """
-    paths = IdPaths(nodes, readers)
+    paths = IdPaths(nodes, plans)
     for limit in sorted(set(limits)):
         _lift(graph.get_operation_by_name(limit.node), limit, paths)
 

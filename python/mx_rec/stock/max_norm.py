@@ -8,11 +8,12 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Set
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.stock.alike import Pattern
 from mx_rec.stock.nodes import Nodes, Output
+from mx_rec.stock.patterns import Search, op, pattern_of
 
 # Ops that a gradient of rows goes through on its way to the update.
 _TO_UPDATE = ("Reshape", "Identity", "ConcatV2", "UnsortedSegmentSum")
+_SCALED = op("RealDiv", op("Mul", "rows", None), op("Maximum", None, "max_norm"))
 
 
 class Clipped(NamedTuple):
@@ -39,17 +40,12 @@ def clipped_rows(nodes: Nodes, result: Output, dim: int) -> Optional[Clipped]:
         result: The tensor that may have the rows after.
         dim: Floats of a row.
     """
-    quotient, _ = result
-    if nodes.by_name[quotient].op != "RealDiv":
-        return None
-    (product, _), (divisor, _) = nodes.inputs[quotient]
-    if nodes.by_name[product].op != "Mul" or nodes.by_name[divisor].op != "Maximum":
-        return None
-    max_norm = _number(nodes, nodes.inputs[divisor][1])
+    search = Search(nodes)
+    max_norm = _number(nodes, search.behind("max_norm")) if search.fits(result, _SCALED) else None
     if max_norm is None or not 0 < max_norm < float("inf"):
         return None
-    rows = nodes.behind(nodes.inputs[product][0])
-    fits = _pattern(dim, max_norm).fits(nodes, result, "result", rows=[rows])
+    rows = search.behind("rows")
+    fits = Search(nodes, rows=[rows]).fits(result, _patterns(dim, max_norm).result)
     return Clipped(rows, result, max_norm, dim) if fits else None
 
 
@@ -64,8 +60,8 @@ def is_gradient(nodes: Nodes, clipped: Clipped, of_result: Sequence[Output],
             slices dense for each op that takes them.
         of_rows: The tensor.
     """
-    return _pattern(clipped.dim, clipped.max_norm).fits(
-        nodes, of_rows, "of_rows", rows=[clipped.rows], grad=of_result)
+    return Search(nodes, rows=[clipped.rows], grad=of_result).fits(
+        of_rows, _patterns(clipped.dim, clipped.max_norm).of_rows)
 
 
 def is_alone(nodes: Nodes, rows: Output, pool: str, of_rows: Output, update: Set[str]) -> bool:
@@ -110,20 +106,26 @@ def _dependents(nodes: Nodes, name: str) -> List[Any]:
 
 def _number(nodes: Nodes, output: Output) -> Optional[float]:
     """Returns a constant float32, None if it is none."""
-    node = nodes.by_name[nodes.behind(output)[0]]
+    node = nodes.by_name[output[0]]
     if node.op != "Const":
         return None
     value = tf.make_ndarray(node.attr["value"].tensor)
     return float(value) if value.shape == () and value.dtype == np.float32 else None
 
 
+class _Patterns(NamedTuple):
+    """The `result`, and the gradient `of_rows`, of "rows" and a gradient "grad" of the result."""
+
+    result: Any
+    of_rows: Any
+
+
 @functools.lru_cache(maxsize=None)
-def _pattern(dim: int, max_norm: float) -> Pattern:
-    """Returns what TensorFlow makes of tf.clip_by_norm and of its gradient: the `rows`, the
-    `result`, the gradient `grad` of that, and the gradient `of_rows`."""
-    with tf.Graph().as_default() as graph:
+def _patterns(dim: int, max_norm: float) -> _Patterns:
+    """Returns what TensorFlow makes of tf.clip_by_norm and of its gradient."""
+    with tf.Graph().as_default():
         rows = tf.compat.v1.placeholder(tf.float32, [None, dim])
         grad = tf.compat.v1.placeholder(tf.float32, [None, dim])
         result = tf.clip_by_norm(rows, max_norm, axes=[1])
         of_rows, = tf.gradients(result, rows, grad)
-        return Pattern(graph, rows=rows, grad=grad, result=result, of_rows=of_rows)
+        return _Patterns(pattern_of(result, rows=rows), pattern_of(of_rows, rows=rows, grad=grad))

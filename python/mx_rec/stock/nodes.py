@@ -9,8 +9,14 @@ from mx_rec.ops.registered import only_computes
 
 VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 
+GATHERS = ("Gather", "GatherV2", "ResourceGather")
+
 # (name of a node, number of its output).
 Output = Tuple[str, int]
+
+
+class Stays(Exception):
+    """Why a variable stays TensorFlow's."""
 
 
 class Use(NamedTuple):

@@ -120,9 +120,6 @@ def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -
     Int(1, MAX_VOCABULARY_SIZE)("least_rows", options.least_rows)
     Bool()("lazy_adam", options.lazy_adam)
     Bool()("servers", options.servers)
-    if options.l2 not in (ALL_ROWS, BATCH_ROWS):
-        raise ValueError("'l2' of stock_tables should be {!r} or {!r}, but is {!r}".format(
-            ALL_ROWS, BATCH_ROWS, options.l2))
     Int(0, MAX_VOCABULARY_SIZE)("memory_rows", options.memory_rows)
     unlimited = options.unlimited_ids
     if isinstance(unlimited, bool):
@@ -137,7 +134,8 @@ def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -
         raise ValueError("'memory_rows' and 'ssd_data_path' of stock_tables go together, but are "
                          "{!r} and {!r}".format(options.memory_rows, options.ssd_data_path))
     _check_admission(options)
-    for name, known in (("row_rounding", ROUNDINGS), ("row_conversion", (None,) + ROUNDINGS)):
+    for name, known in (("l2", (ALL_ROWS, BATCH_ROWS)), ("eviction_unit", (SECONDS, STEPS)),
+                        ("row_rounding", ROUNDINGS), ("row_conversion", (None,) + ROUNDINGS)):
         if getattr(options, name) not in known:
             raise ValueError("{!r} of stock_tables should be {}, but is {!r}".format(
                 name, " or ".join(map(repr, known)), getattr(options, name)))
@@ -161,9 +159,6 @@ def _check_admission(options: StockTables) -> None:
     if not isinstance(options.access_threshold, dict) \
             and not isinstance(options.eviction_threshold, dict):
         normal_thresholds(options.access_threshold, options.eviction_threshold)
-    if options.eviction_unit not in (SECONDS, STEPS):
-        raise ValueError("'eviction_unit' of stock_tables should be {!r} or {!r}, but is "
-                         "{!r}".format(SECONDS, STEPS, options.eviction_unit))
     for name in ("evict_time_interval", "evict_step_interval"):
         Int(1, MAX_INT32, optional=True)(name, getattr(options, name))
     if options.evict_time_interval is None and options.evict_step_interval is None \

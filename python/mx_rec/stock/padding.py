@@ -6,12 +6,12 @@ gradients of rows in which those of id 0 are left out.
 """
 
 import functools
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
-from mx_rec.stock.alike import Pattern
 from mx_rec.stock.nodes import Nodes, Output
+from mx_rec.stock.patterns import Search, pattern_of
 from mx_rec.stock.values import joined_rows
 
 #: The op of the gradient.
@@ -35,8 +35,8 @@ def padded_value(nodes: Nodes, rest: Any, shape: Sequence[int]) -> Optional[Any]
     made = uses[0].node
     variable = nodes.behind(nodes.inputs[rest.name][0])
     return made if any(
-        pattern.fits(nodes, (made.name, 0), "padded", variable=[variable])
-        for pattern in _patterns(shape[0], shape[1], tf.int32)) else None
+        Search(nodes, variable=[variable]).fits((made.name, 0), pattern.padded)
+        for pattern in _patterns(*shape, tf.int32)) else None
 
 
 def padded_gradients(nodes: Nodes, grad: Any,
@@ -52,38 +52,35 @@ def padded_gradients(nodes: Nodes, grad: Any,
         The gradients of rows and their ids, of which id 0 counts for nothing; nothing if it is
         anything else.
     """
-    summed = nodes.by_name[nodes.behind(nodes.inputs[grad.name][4])[0]]
-    if len(shape) != 2 or summed.op != "UnsortedSegmentSum":
-        return []
-    values, moved = [nodes.by_name[nodes.behind(one)[0]] for one in nodes.inputs[summed.name][:2]]
-    if values.op != "GatherV2" or moved.op != "Sub":
-        return []
-    kept = nodes.by_name[nodes.behind(nodes.inputs[moved.name][0])[0]]
-    if kept.op != "GatherV2":
-        return []
-    of_rows, ids = [nodes.behind(nodes.inputs[one.name][0]) for one in (values, kept)]
-    kind = tf.as_dtype(kept.attr["Tparams"].type)
-    if not any(pattern.fits(nodes, (grad.name, 0), "of_variable", values=[of_rows], ids=[ids])
-               for pattern in _patterns(shape[0], shape[1], kind)):
-        return []
-    parts = joined_rows(nodes, of_rows), joined_rows(nodes, ids)
-    if len(parts[0]) != len(parts[1]):
-        return [(of_rows, ids)]
-    return list(zip(*parts))
+    for pattern in _patterns(*shape, tf.int32) + _patterns(*shape, tf.int64) \
+            if len(shape) == 2 else ():
+        search = Search(nodes)
+        if search.fits((grad.name, 0), pattern.of_variable):
+            of_rows, ids = search.behind("values"), search.behind("ids")
+            parts = joined_rows(nodes, of_rows), joined_rows(nodes, ids)
+            return list(zip(*parts)) if len(parts[0]) == len(parts[1]) else [(of_rows, ids)]
+    return []
+
+
+class _Patterns(NamedTuple):
+    """The `padded` value of a "variable", and the gradient `of_variable` of those of rows, which
+    are "values" and "ids"."""
+
+    padded: Any
+    of_variable: Any
 
 
 @functools.lru_cache(maxsize=None)
-def _patterns(rows: int, dim: int, kind: tf.DType) -> List[Pattern]:
-    """Returns the ways to write it, with ids of a type: the `padded` value of a `variable`, and the
-    gradient `of_variable` of gradients of rows, which are `values` and `ids`."""
-    found = []  # type: List[Pattern]
+def _patterns(rows: int, dim: int, kind: tf.DType) -> List[_Patterns]:
+    """Returns the ways to write it, with ids of a type."""
+    found = []  # type: List[_Patterns]
     for cut in (lambda v: v[1:, :], lambda v: v[1:]):
-        with tf.Graph().as_default() as graph:
+        with tf.Graph().as_default():
             variable = tf.compat.v1.placeholder(tf.float32, [rows, dim])
             values = tf.compat.v1.placeholder(tf.float32, [None, dim])
             ids = tf.compat.v1.placeholder(kind, [None])
             padded = tf.concat([tf.zeros([1, dim]), cut(variable)], 0)
             grad, = tf.gradients(padded, variable, tf.IndexedSlices(values, ids, tf.shape(padded)))
-            found.append(Pattern(graph, variable=variable, values=values, ids=ids, padded=padded,
-                                 of_variable=grad))
+            found.append(_Patterns(pattern_of(padded, variable=variable),
+                                   pattern_of(grad, values=values, ids=ids)))
     return found

@@ -8,7 +8,7 @@ from mx_rec.core.rows import FLOAT32
 from mx_rec.stock import updates as forms
 from mx_rec.stock.dense_updates import Penalty
 from mx_rec.stock.fused import Piece
-from mx_rec.stock.id_limits import ID_END, IdLimits, Reader
+from mx_rec.stock.id_limits import ID_END, IdLimits
 from mx_rec.stock.parts import Part
 
 _LONGEST_NAME = 80
@@ -129,12 +129,6 @@ class StockVariable(NamedTuple):
     def id_end(self) -> int:
         """What ids are below."""
         return ID_END if self.ids.is_lifted else self.shape[0]
-
-    @property
-    def reader(self) -> Reader:
-        """What takes its ids."""
-        return Reader(self.name, self.shape[0], [lookup.node for lookup in self.lookups],
-                      self.updates)
 
     @property
     def trains(self) -> bool:

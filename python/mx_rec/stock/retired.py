@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from mx_rec.edits.replacing import own_ops
 from mx_rec.edits.upstream import upstream
-from mx_rec.edits.wiring import COPIES, in_place_of
+from mx_rec.edits.wiring import COPIES
 from mx_rec.state.graph_state import graph_state
+from mx_rec.stock.late import refuse
 from mx_rec.stock.rows import Rows
 
 
@@ -49,7 +50,4 @@ def refuse_retired(tables: Iterable[Rows], retired: Set[str]) -> None:
                 text = "the variable {} is the table {}, and {} is of a training step that the " \
                     "program gave up when it made another one. Make all training steps before " \
                     "the first run that trains.".format(rows.plan.name, rows.plan.table, op.name)
-                with in_place_of(op, scope=op.name + "/table"):
-                    failing = tf.raw_ops.Assert(condition=tf.constant(False),
-                                                data=[tf.constant(text)])
-                op._add_control_input(failing)  # pylint: disable=protected-access
+                refuse(op, text)

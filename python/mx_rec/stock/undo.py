@@ -10,8 +10,7 @@ from typing import Any, Dict, Iterator, List, Sequence
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from mx_rec.edits.wiring import (REPLACED, Inputs, change_of, forget_changes, inputs_of,
-                                 run_instead)
+from mx_rec.edits.wiring import INSTEAD, REPLACED, Inputs, inputs_of
 from mx_rec.ops.lookups import mark_movable, may_move
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.table_variable import undo_tables
@@ -22,7 +21,7 @@ from mx_rec.tensorflow.moved import Places
 # The attributes of graphs that a change fills, TensorFlow's and ours, and how ours of ops begin.
 # They are named: the graphs of new versions have no __dict__ that could be listed.
 _OF_GRAPH = ("_unfeedable_tensors", "_unfetchable_ops")
-_FILLED = (REPLACED, CONVERTED)
+_FILLED = (REPLACED, INSTEAD, CONVERTED)
 _OURS = "_mx_rec_"
 
 _MISSING = object()
@@ -57,8 +56,6 @@ class Before:
         self._definition = definition
         self._operations = graph.get_operations()
         self._places = Places(self._operations)
-        self._changes = [(op, change_of(op)) for op in self._operations
-                         if change_of(op) is not None]
         self._added = {}  # type: Dict[str, List[Any]]
         self._collections = {key: list(graph.get_collection_ref(key))
                              for key in graph.get_all_collection_keys()}
@@ -78,16 +75,8 @@ class Before:
 
     def restore(self) -> None:
         """Makes the graph what it was; nothing else has changed it since."""
-        graph, state = self._graph, graph_state(self._graph)
-        made = graph.get_operations()[len(self._operations):]
-        self._restore_ops()
-        for key in graph.get_all_collection_keys():
-            graph.get_collection_ref(key)[:] = self._collections.get(key, [])
-        for one, attributes in self._objects:
-            vars(one).clear()
-            vars(one).update(attributes)
-        vars(state).update(self._state)
-        _bury(made)
+        self.keep()
+        self.go_back(())
 
     def keep(self) -> None:
         """Notes what the change has done, so that `go_back` can take that alone back."""
@@ -130,7 +119,6 @@ class Before:
                         vars(one)[name] = value
         _bury([op for op, _, _ in added])
         vars(state).update(self._state)
-        state.passed = graph.version
         return renamed
 
     def _restore_ops(self, others: Sequence[tf.Operation] = ()) -> Dict[str, str]:
@@ -144,9 +132,6 @@ class Before:
         """
         # pylint: disable=protected-access
         graph = self._graph
-        forget_changes(graph.get_operations())
-        for op, change in self._changes:
-            run_instead(op, change)
         nodes = graph_pb2.GraphDef.FromString(self._definition).node
         renamed = self._places.take_back(others)
         for op, node in zip(self._operations, nodes):

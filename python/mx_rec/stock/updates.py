@@ -90,6 +90,7 @@ class Step(NamedTuple):
         slices: All that it is the sum of; of another update `parts` gives its one.
         decays: What is added to the sum in each of the rows that occur.
         gates: Names of the ops that do nothing but wait for it.
+        moves_all: Whether TensorFlow's update moves all rows, where this one moves the batch's.
     """
 
     ops: Tuple[str, ...]
@@ -106,6 +107,7 @@ class Step(NamedTuple):
     slices: Tuple[Slices, ...] = ()
     decays: Tuple[Decay, ...] = ()
     gates: Tuple[str, ...] = ()
+    moves_all: bool = False
 
     @property
     def parts(self) -> Tuple[Tuple[Output, Output], ...]:

@@ -7,10 +7,9 @@ import tensorflow as tf
 
 from mx_rec.ops.registered import only_computes
 from mx_rec.stock import updates as forms
-from mx_rec.stock.adam import AdamStep
-from mx_rec.stock.branches import UnknownZeros, is_shape_of_zeros
+from mx_rec.stock.branches import is_shape_of_zeros
 from mx_rec.stock.dense_updates import DenseUpdates
-from mx_rec.stock.nodes import Nodes, Use, shape_of
+from mx_rec.stock.nodes import GATHERS, Nodes, Stays, Use, shape_of
 from mx_rec.stock.padding import padded_value
 from mx_rec.stock.values import constant_int
 
@@ -26,23 +25,18 @@ _STARTS = re.compile(r"(^|/)checkpoint_initializer(_[0-9]+)?$")
 _OF_OBJECTS = b"/.ATTRIBUTES/VARIABLE_VALUE"
 _CONTROL_FLOW = ("RefSwitch", "RefEnter", "Enter", "Switch", "If", "StatelessIf", "Case",
                  "StatelessCase", "While", "StatelessWhile")
-_GATHERS = ("Gather", "GatherV2", "ResourceGather")
-
-
-class Stays(Exception):
-    """Why a variable stays TensorFlow's."""
 
 
 class Uses:
     """What a graph does with one variable, gathered use by use."""
 
-    def __init__(self, nodes: Nodes, variable: Any, adam: Sequence[AdamStep] = (),
+    def __init__(self, nodes: Nodes, variable: Any, adam: Sequence[forms.Step] = (),
                  dense: DenseUpdates = DenseUpdates(), was_run: bool = False) -> None:
         self.nodes = nodes
         self.was_run = was_run
         self.adam = adam
         self.dense = dense
-        known = {name for one in adam for name in one.inner}.union(dense.inner)
+        known = {name for step in adam for name in step.ops}.union(dense.inner)
         self.variable = variable
         self.gathers = []  # type: List[Any]
         self.snapshots = []  # type: List[Any]
@@ -115,14 +109,11 @@ class Uses:
         """
         for use in self.nodes.all_uses(switch):
             node, kind = use.node, use.node.op
-            if kind in _GATHERS and use.position == 0:
+            if kind in GATHERS and use.position == 0:
                 self._gather(node)
                 self.is_in_branches = True
             elif kind in ("Shape", "VariableShape"):
-                try:
-                    is_of_zeros = is_shape_of_zeros(self.nodes, node)
-                except UnknownZeros as why:
-                    raise Stays("it is used inside of a branch, and {}".format(why)) from None
+                is_of_zeros = is_shape_of_zeros(self.nodes, node)
                 (self.zeros if is_of_zeros else self.shapes).append(node)
             elif kind == "Identity" and not self.nodes.all_uses(node):
                 self.pivots.append(node)
@@ -149,7 +140,7 @@ class Uses:
     def _value_use(self, use: Use, read: Any) -> None:
         """Notes an op that takes the whole value; `read` is the op that gives it."""
         node, kind = use.node, use.node.op
-        if kind in _GATHERS and use.position == 0:
+        if kind in GATHERS and use.position == 0:
             self._gather(node)
         elif kind == "Shape":
             self.shapes.append(node)
@@ -173,7 +164,7 @@ class Uses:
         # Ops that are made later may take it.
         self._add_read(read)
         for use in self.nodes.all_uses(padded):
-            if use.node.op in _GATHERS and use.position == 0:
+            if use.node.op in GATHERS and use.position == 0:
                 self._gather(use.node)
                 self.padded.append(use.node)
             else:
@@ -201,7 +192,7 @@ class Uses:
 
     def steps(self) -> List[forms.Step]:
         """Returns the updates."""
-        found = [one.step for one in self.adam] + list(self.dense.steps)
+        found = list(self.adam) + list(self.dense.steps)
         return found + [forms.step_of(self.nodes, update, forms.form_of(update.op))
                         for update, _ in self.updates]
 
