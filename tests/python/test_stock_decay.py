@@ -72,7 +72,8 @@ def test_gradient_descent_by_turns_with_another_optimizer_leaves_its_slots(mx, u
 
 
 @pytest.mark.parametrize("case, reason", [
-    ("counted", "several optimizers"), ("all rows change", "several optimizers"), ("resource", "shows what it was before")])
+    ("counted", "several optimizers"), ("all rows change", "several optimizers"),
+    ("resource", "shows what it was before")])
 def test_other_variables_with_such_updates_stay(mx, graph, case, reason):
     """Lookups of decays would count their ids, and the decay of a resource variable ends with a read of all rows."""
     mx(stock_tables=StockTables(names=["w"], least_rows=1, access_threshold=2 if case == "counted" else None))
