@@ -108,12 +108,14 @@ def _leave_out(graph: tf.Graph, nodes: Any, plan: Any) -> None:
             rows = tf.zeros(tf.concat([tf.shape(given), sizes], 0))
         if pooled is not None:
             result = graph.get_operation_by_name(pooled.result.name)
-            fill = graph.get_operation_by_name(pooled.fill)
             # Those that are given: what makes them distinct, and of a lookup that is fused what
             # leaves some of them out, is the lookup's.
-            given, shape = fill.inputs[1:3]
+            if pooled.fill:
+                given, shape = graph.get_operation_by_name(pooled.fill).inputs[1:3]
+            else:
+                given, shape = tensor(pooled.ids[1]), tensor(pooled.segments)[-1:] + 1
             if lookup.node in sparse:
-                given, shape = [tensor(one) for one in sparse[lookup.node][1:]]
+                given = tensor(sparse[lookup.node][1])
             with in_place_of(result):
                 bags = tf.cast(shape[:1], tf.int32)
                 vectors = tf.zeros(tf.concat([bags, sizes], 0))

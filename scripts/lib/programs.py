@@ -7,7 +7,8 @@
 DIR holds any of these programs, each in a directory of its name, as its repository has it:
 
     EasyRec              github.com/alibaba/EasyRec: deepfm_on_criteo.config, whole (12 GB of
-                         memory and of disk on variables), and with a tenth of its buckets
+                         memory and of disk on variables), and with a tenth of its buckets,
+                         and {din,mmoe}_on_taobao.config
     DeepRec              github.com/DeepRec-AI/DeepRec, or a copy that has modelzoo/: its WDL, DLRM,
                          DeepFM, DSSM, DIN and DIEN on stock TensorFlow (--tf)
     DeepInterestNetwork  github.com/zhougr1993/DeepInterestNetwork: din/train.py

@@ -7,6 +7,7 @@ does, where the program itself has no command.
 import os
 import pickle
 import random
+import re
 import subprocess
 import sys
 from typing import Callable, List, NamedTuple, Tuple
@@ -71,6 +72,41 @@ def easyrec(buckets: int) -> Callable[[], List[str]]:
             if old not in text:
                 raise ValueError("deepfm_on_criteo.config has no '{}'".format(old))
             text = text.replace(old, new)
+        with open("of_this_run.config", "w") as file:
+            file.write(text)
+        return ["-m", "easy_rec.python.train_eval", "--pipeline_config_path", "of_this_run.config"]
+
+    return prepare
+
+
+def easyrec_taobao(config: str) -> Callable[[], List[str]]:
+    """One of EasyRec's models on the form of its Taobao data: ids of an advertisement and a user,
+    their lists of categories and brands, a price; its config with fewer steps and smaller batches.
+    """
+
+    def prepare() -> List[str]:
+        random.seed(1)
+        few, many, batch, steps = 10, 100000, 1024, 25
+        sizes = [few, many, 10000] + [many] * 4 + [100] * 2 + [few] * 6
+        os.makedirs("data/test/tb_data", exist_ok=True)
+        for name, rows in (("train", batch * steps), ("test", 4096)):
+            with open("data/test/tb_data/taobao_{}_data".format(name), "w") as file:
+                for _ in range(rows):
+                    ids = [skewed(size) for size in sizes]
+                    length = random.randint(1, 20)
+                    lists = ["|".join(str(skewed(size)) for _ in range(length))
+                             for size in (10000, many)]
+                    clicked = sum(one % 7 for one in ids[1:7]) + 10 * random.random() > 23
+                    bought = clicked and random.random() < 0.3
+                    file.write(",".join(map(str, [int(clicked), int(bought)] + ids + lists
+                                            + [random.randint(0, 49)])) + "\n")
+        with open("samples/model_config/{}_on_taobao.config".format(config)) as file:
+            text = file.read()
+        for name, value in (("num_steps", steps), ("batch_size", batch),
+                            ("log_step_count_steps", 2)):
+            text, found = re.subn(r"\b{}: *[0-9]+".format(name), "{}: {}".format(name, value), text)
+            if not found:
+                raise ValueError("{}_on_taobao.config has no '{}'".format(config, name))
         with open("of_this_run.config", "w") as file:
             file.write(text)
         return ["-m", "easy_rec.python.train_eval", "--pipeline_config_path", "of_this_run.config"]
@@ -499,6 +535,7 @@ print("evaluation", model.run_eval("valid"))
 OF_DRIVERS = r"step (?P<step>\d+) loss (?P<loss>[0-9.]+)"
 OF_ESTIMATORS = r"loss = (?P<loss>[0-9.e-]+), steps? = (?P<step>\d+)"
 OF_EASYREC = r"global step (?P<step>\d+): lr = .*cross_entropy_loss = (?P<loss>[0-9.]+)"
+OF_EASYREC_SUMS = r"global step (?P<step>\d+): lr = .*total_loss = (?P<loss>[0-9.]+)"
 OF_LIBRECO = r"train_loss: (?P<loss>[0-9.]+)"
 OF_RECOMMENDERS = r"step (?P<step>\d+) , total_loss: (?P<loss>[0-9.]+)"
 _L2 = ["--l2", "rows of the batch"]
@@ -506,6 +543,8 @@ _L2 = ["--l2", "rows of the batch"]
 PROGRAMS = (
     Program("EasyRec, a tenth", "EasyRec", "", easyrec(100000), OF_EASYREC),
     Program("EasyRec", "EasyRec", "", easyrec(1000000), OF_EASYREC),
+    Program("EasyRec DIN", "EasyRec", "", easyrec_taobao("din"), OF_EASYREC_SUMS),
+    Program("EasyRec MMoE", "EasyRec", "", easyrec_taobao("mmoe"), OF_EASYREC_SUMS),
     Program("DeepRec WDL", "DeepRec", "modelzoo/wide_and_deep", deeprec("wdl", 512), OF_ESTIMATORS),
     Program("DeepRec DLRM", "DeepRec", "modelzoo/dlrm", deeprec("dlrm", 512), OF_ESTIMATORS),
     Program("DeepRec DeepFM", "DeepRec", "modelzoo/deepfm", deeprec("deepfm", 512), OF_ESTIMATORS),

@@ -53,6 +53,8 @@ def test_a_run_that_takes_too_long_is_ended_and_said(tmp_path):
 def test_patterns_read_what_programs_print():
     assert re.search(public.OF_EASYREC, "[INFO] global step 16: lr = 0.001, cross_entropy_loss = 0.62, total_loss = 1"
                      ).groupdict() == {"step": "16", "loss": "0.62"}
+    assert re.search(public.OF_EASYREC_SUMS, "global step 16: lr = 0.001, regularization_loss = 0.1, total_loss = 1.25"
+                     ).groupdict() == {"step": "16", "loss": "1.25"}
     assert not re.search(public.OF_EASYREC, "Saving dict for global step 25: auc = 0.6, cross_entropy_loss = 0.68")
     assert re.search(public.OF_ESTIMATORS, "INFO:tensorflow:loss = 6.5e-05, step = 101 (2.1 sec)"
                      ).groupdict() == {"step": "101", "loss": "6.5e-05"}

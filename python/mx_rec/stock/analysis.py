@@ -29,6 +29,7 @@ from mx_rec.stock.values import Affine, affine_value, describe
 
 # Begins the reason of a variable that another Saver would have made a table.
 HAS_SAVER = "a Saver that cannot be built anew was made for it before"
+_SEVERAL = "several optimizers update it"
 _FUSED = " from the lookups' gradients"
 _LAZY = {forms.ADAM: "; StockTables(lazy_adam=True) moves those of the batch"}
 _OPTIMIZER_OP = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]|(Resource)?Scatter(Sub|Add)$")
@@ -142,6 +143,8 @@ def _check_table(nodes: Nodes, plan: StockVariable, on_servers: bool, is_part: b
         raise Stays("{} reads zeros for its first row, which tables {} do not".format(
             plan.lookups[0].node, "on parameter servers" if on_servers
             else "with an access_threshold"))
+    if len({step.kind for step in plan.updates}) > 1 and (on_servers or counts()):
+        raise Stays(_SEVERAL)
     if on_servers and plan.changes:
         raise Stays("{} sets rows of it, which tables on parameter servers do not know".format(
             plan.changes[0]))
@@ -350,9 +353,14 @@ def _plan_updates(uses: Uses, shape: List[int],
                         "of them several times".format(step.ops[0]))
     if not steps:
         return "", [], []
-    if len({(step.kind, step.slots) for step in steps}) > 1:
-        raise Stays("several optimizers update it")
-    kind, variables = steps[0].kind, steps[0].slots
+    optimizers = {(step.kind, step.slots) for step in steps}
+    others = {one for one in optimizers if one[0] != forms.ADD}
+    if len(others) == 1 and not any(optimizer_named(kind).changes_all_rows for kind, _ in others):
+        # Sums with rows, such as their decay before an update, leave slots what they are.
+        optimizers = others
+    if len(optimizers) > 1:
+        raise Stays(_SEVERAL)
+    (kind, variables), = optimizers
     if len(set(variables)) != len(variables):
         raise Stays("its optimizer uses one variable twice")
     slots, assigns = [], []

@@ -216,7 +216,7 @@ def _piece(nodes: Nodes, gather: Any, ids: Output, value: Output, step: Step) ->
 def _pooled(nodes: Nodes, gather: Any, unique: str, grad: Output,
             step: Step) -> Optional[Piece]:
     """Returns a pooled lookup of distinct ids, given the gradient of their rows."""
-    pool = _pooling_of(nodes, gather, unique)
+    pool = pooling_of(nodes, gather, unique)
     if pool is None:
         # The ids of an ordinary lookup may be distinct, too.
         return None
@@ -298,7 +298,7 @@ def _sparse(nodes: Nodes, fill: str) -> Optional[Tuple[Tuple[Output, ...], bool]
     return (found["indices"], found["values"], found["shape"]), leaves_out
 
 
-def _pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[_Pool]:
+def pooling_of(nodes: Nodes, gather: Any, unique: str) -> Optional[_Pool]:
     """Finds the vectors of bags behind a gather of distinct ids, for which others may be chosen
     where there are no ids: where(is_row_empty, zeros, pooled).
 
