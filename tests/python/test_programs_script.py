@@ -144,7 +144,6 @@ json.dump(ran, open("ran.json", "w"))
 """
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("clips", [False, True], ids=["plain", "clipped"])
 def test_the_limit_computes_ids_and_gradients_and_neither_reads_nor_updates_what_would_be_tables(tmp_path, clips):
     (tmp_path / "program.py").write_text(STEPS.replace("CLIPS", str(clips)))
