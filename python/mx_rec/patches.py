@@ -242,9 +242,12 @@ _PATCHES = (
     for name, change in (("add_meta_graph_and_variables", patched_add_with_variables),
                        ("add_meta_graph", patched_add)))
 
-# Of Keras as TensorFlow 1.15 has it: weights and iterators wait for the run that makes tables.
+# Of TensorFlow 1.15. Programs that import tensorflow.train as a module get readers from where they
+# are made. Weights and iterators of Keras wait for the run that makes tables.
 _KERAS = _in(_P + "keras.backend")
-_KERAS_PATCHES = (
+_PATCHES_OF_1 = (
+    _Patch("variables of checkpoints that are tables", _in(_P + "pywrap_tensorflow_internal"),
+           "NewCheckpointReader", patched_reader),
     _Patch("weights of Keras's models", _KERAS, "batch_set_value", holding),
     _Patch("weights of Keras's models", _KERAS, "set_value", holding_one),
     _Patch("datasets of Keras's models", _KERAS, "get_value", asking_size),
@@ -269,7 +272,7 @@ _ESTIMATOR_PATCHES = (
 
 def apply() -> None:
     """Applies all patches; a second call changes nothing."""
-    for patch in _PATCHES + _KERAS_PATCHES * IS_1 + _ESTIMATOR_PATCHES * has_estimators():
+    for patch in _PATCHES + _PATCHES_OF_1 * IS_1 + _ESTIMATOR_PATCHES * has_estimators():
         if VERSION < patch.since:
             continue
         owner = patch.owner

@@ -13,6 +13,7 @@ import support
 from mx_rec.saver.var_lists import KnownSaver
 from mx_rec.stock import convert
 from mx_rec.stock.convert import converted
+from mx_rec.tensorflow.versions import IS_1
 from mx_rec.util.stock_tables import StockTables
 
 v1 = tf.compat.v1
@@ -200,6 +201,20 @@ def read_and_assigned(path, variables):
     found = [one for one in variables if reader.has_tensor(one.op.name)]
     assert all(one.shape.as_list() == shapes[one.op.name] and one.dtype.base_dtype == types[one.op.name] for one in found)
     return lambda session, _: session.run([one.assign(reader.get_tensor(one.op.name)) for one in found])
+
+
+@pytest.mark.skipif(not IS_1, reason="modules of 2.x are there once")
+def test_modules_of_tensorflow_that_a_program_imports_by_name_have_the_readers():
+    """`from tensorflow.train import ...`, as in EasyRec, makes them anew: a reader of the second left tables out."""
+    said = support.run_python("""
+import mx_rec
+import tensorflow as tf
+first = tf.train
+import tensorflow.train
+import tensorflow.compat.v1.train as second
+print(tf.train is first, *[hasattr(one.NewCheckpointReader, "__wrapped__") for one in (first, tf.train, second)])
+""")
+    assert said.split() == ["False", "True", "True", "True"]
 
 
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
