@@ -21,8 +21,8 @@ def initialized(session, variables):
 
 
 # What the second one becomes: variables that two optimizers with slots update stay TensorFlow's.
-SECOND = {"the same": ("sgd", "sgd", ("items", "users")), "another": ("sgd", "adagrad", ()), "slots": ("adagrad", "adagrad", ()),
-          "moments": ("lazy_adam", "momentum", ()), "averages": ("rmsprop", "sgd", ())}
+SECOND = {"the same": ("sgd", "sgd", ("items", "users")), "another": ("sgd", "adagrad", ("items", "users")),
+          "slots": ("adagrad", "adagrad", ()), "moments": ("lazy_adam", "momentum", ()), "averages": ("rmsprop", "sgd", ("items", "users"))}
 
 
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
@@ -45,7 +45,9 @@ def test_a_second_optimizer_trains_what_the_first_one_did(said, case, resource):
                 train = other.minimize(model.loss * 2.0, model.step)
             made = [one for one in v1.global_variables() if session.run(v1.is_variable_initialized(one)) == np.False_]
             # Tables were not known, and became new variables: programs that initialize what is new began anew with their rows.
-            assert made == [one for one in v1.global_variables() if one not in known]
+            # Slots of a table have their initial values, in which no row differs.
+            of_tables = ("users/", "items/") if is_on and names else ("no table",)
+            assert made == [one for one in v1.global_variables() if one not in known and not one.name.startswith(of_tables)]
             initialized(session, made)
             for number in range(3, 6):
                 yield session.run([model.loss, train], model.feeds(number))[0]
@@ -255,8 +257,9 @@ def test_bags_branches_and_lookups_that_share_ops_are_as_before(is_on):
             return [session.run([loss, of], {ids: random.randint(0, ROWS, [20]), asked: bool(one % 2)})[0] for one in range(4)]
 
         yield steps(train)
-        other = v1.train.GradientDescentOptimizer(0.05)
+        other = v1.train.MomentumOptimizer(0.05, 0.9)
         again = other.minimize(loss + tf.reduce_mean(pooled[0]))
+        initialized(session, other.variables())
         yield steps(again) + steps(train)
         yield session.run([pooled, plain], {ids: np.arange(20)})[0]
         yield [session.run(one) for one in v1.global_variables()]
@@ -357,7 +360,7 @@ def test_lookups_that_are_made_with_their_training_op_train_the_variable(said, o
                 yield model.trained(session, [number + 5])
             yield model.all_rows(session)
 
-    both(program, names=["items", "users"] if optimizer == "sgd" else ["items"])
+    both(program)
     warned(said)
 
 
@@ -447,14 +450,14 @@ def test_gradients_of_others_leave_tables_alone(said):
 
 @support.run_by(both, "said", names=["items"], times=1)
 def test_assignments_of_before_run_on_what_is_a_variable_again(is_on):
-    model = Model(True, "sgd")
+    model = Model(True, "adagrad")
     assigns = [one.assign(tf.fill([ROWS, DIM], 0.4), read_value=False) for one in (model.users, model.items)]
     starts = [one.initializer for one in (model.users, model.items)]
     with support.started(support.new_session()) as session:
         yield model.trained(session, range(2))
         session.run(assigns)
         yield model.all_rows(session)
-        second = v1.train.AdagradOptimizer(0.3)
+        second = v1.train.MomentumOptimizer(0.05, 0.9)
         train = second.minimize(model.loss, var_list=[model.users])
         initialized(session, second.variables())
         for op in assigns + starts:
@@ -479,10 +482,10 @@ def test_models_that_are_exported_afterwards_have_no_tables(said, tmp_path):
     """The ops of the tables stay in the graph, and so in a SavedModel and a meta graph."""
     place = os.path.realpath(str(tmp_path))
     with settings(True), tf.Graph().as_default(), support.new_session() as session:
-        model = Model(True, "sgd")
+        model = Model(True, "adagrad")
         session.run(v1.global_variables_initializer())
         model.trained(session, range(2))
-        second = v1.train.AdagradOptimizer(0.3)
+        second = v1.train.MomentumOptimizer(0.05, 0.9)
         train = second.minimize(model.loss)
         initialized(session, second.variables())
         session.run(train, model.feeds(3))
@@ -546,7 +549,7 @@ def test_a_model_that_is_added_trains_on_tables_of_its_own_and_all_go_back(said,
                 yield [model.trained(session, [number]) for model in (one, other)]
             yield [model.all_rows(session) for model in (one, other)]
 
-    both(program, names=["one/items", "one/users", "other/items", "other/users"] if first == "sgd" else [])
+    both(program, names=["one/items", "one/users", "other/items", "other/users"])
     warned(said)
 
 
