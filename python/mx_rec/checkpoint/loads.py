@@ -4,7 +4,8 @@ import ctypes
 import json
 import os
 from collections import OrderedDict
-from typing import Any, Dict, Iterable, List, Optional, Set
+from types import MappingProxyType
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Set
 
 import tensorflow as tf
 
@@ -149,12 +150,15 @@ def _tell_full(operations: List[TableOps], counts: Iterable[int]) -> None:
                            rows[name], budget)
 
 
-def tables_to_load(operations: List[TableOps], directory: str) -> List[TableOps]:
+def tables_to_load(operations: List[TableOps], directory: str,
+                   variables: Mapping[str, str] = MappingProxyType({})) -> List[TableOps]:
     """Checks that `directory` holds the tables, by their manifests, attributes and sizes.
 
     Args:
         operations: Of the tables that should be there.
         directory: Of a checkpoint's tables, a whole save or a delta.
+        variables: By the names of tables that were variables the names of these, which have the
+            numbers of rows that they had.
 
     Returns:
         The tables to load: without those that were not there when the checkpoint was saved.
@@ -162,7 +166,7 @@ def tables_to_load(operations: List[TableOps], directory: str) -> List[TableOps]
     Raises:
         FileExistsError: If the directory, or that of a table, does not exist.
         tf.errors.DataLossError: If files do not fit together; the text names one and the table.
-        tf.errors.InvalidArgumentError: If a table has another dim.
+        tf.errors.InvalidArgumentError: If a table has another dim, or a variable had other rows.
         tf.errors.ResourceExhaustedError: If a table has more rows than its budget.
     """
     if not os.path.isdir(directory):
@@ -200,7 +204,8 @@ def tables_to_load(operations: List[TableOps], directory: str) -> List[TableOps]
             for path in directories_of(link, op.table_name):
                 if not os.path.isdir(path):
                     raise _missing(path)
-                slots.extend(_check_layout(op, path, has_manifest))
+                slots.extend(_check_layout(op, path, has_manifest,
+                                           variables.get(op.table_name, "")))
             # A part whose rows were never updated has no slots: those of all parts count.
             log_other_slots(op.load, list(OrderedDict.fromkeys(slots)))
     return found + new
@@ -214,8 +219,29 @@ def _chain(directory: str) -> List[str]:
         raise tf.errors.DataLossError(None, None, str(error))
 
 
-def _check_layout(operation: TableOps, path: str, has_manifest: bool) -> List[str]:
-    """Checks one table; `has_manifest` is whether it was saved with a manifest of its own.
+def expect_rows(variable: str, rows: int, path: str, described: Any) -> None:
+    """Refuses a variable of another number of rows, as TensorFlow does: of hashed ids, each would
+    be another row.
+
+    Args:
+        variable: The variable's name.
+        rows: Its rows.
+        path: The directory of its table.
+        described: What is on disk of that (`tables.describe`).
+
+    Raises:
+        tf.errors.InvalidArgumentError: If it had another; the text has both.
+    """
+    saved = (described["config"] or {}).get("capacity", rows)
+    if saved != rows:
+        raise tf.errors.InvalidArgumentError(
+            None, None, "the variable {!r} has {} rows, and {} in {}: shapes of both have to "
+            "match.".format(variable, rows, saved, path))
+
+
+def _check_layout(operation: TableOps, path: str, has_manifest: bool, variable: str) -> List[str]:
+    """Checks one table; `has_manifest` is whether it was saved with a manifest of its own, and
+    `variable` which variable it was, "" for none.
 
     Returns:
         Names of the slots that were saved.
@@ -230,6 +256,8 @@ def _check_layout(operation: TableOps, path: str, has_manifest: bool) -> List[st
         raise tf.errors.InvalidArgumentError(
             None, None, "the table {!r} has dim {}, and {} has {}.".format(
                 operation.name, config["dim"], path, described["dim"]))
+    if variable:
+        expect_rows(variable, config["capacity"], path, described)
     slots = [slot["name"] for slot in described["slots"]]
     if operation.part is not None:
         # A part takes its own keys alone; the engine counts them.

@@ -28,7 +28,7 @@ from mx_rec.saver.var_lists import MARKER, is_marked, names_no_table, saver_ops
 from mx_rec.state.settings import Settings
 from mx_rec.state.table_variable import is_table_variable
 from mx_rec.stock.admission import check_admission
-from mx_rec.stock.checkpoints import DenseSource, check_rows, with_variables
+from mx_rec.stock.checkpoints import DenseSource, with_variables
 from mx_rec.stock.convert import converted
 from mx_rec.stock.saved_variables import described_variables, saved_variables
 from mx_rec.tensorflow.names import checkpoint_management, training_util
@@ -277,8 +277,9 @@ def _restore(stock: Callable[..., None], saver: Any, sess: Any, save_path: str,
             _restore_variables(stock, saver, sess, save_path)
             return []
         dense.expect_all()
-        check_rows(converted(sess.graph, operations), here, save_path)
-        operations = tables_to_load(operations, here)
+        operations = tables_to_load(operations, here, {
+            one.table.table_name: one.plan.name for one in converted(sess.graph, operations)
+            if not one.plan.ids.is_lifted})
         if restores_tables(sess.graph, saver.saver_def):
             verify_tables(operations, here)
             _restore_variables(stock, saver, sess, save_path)

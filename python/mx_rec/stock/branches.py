@@ -51,7 +51,7 @@ def is_shape_of_zeros(nodes: Nodes, shape: Any) -> bool:
     other = _other_reader(nodes, [fill] + ids)
     if other is not None:
         raise _unknown("{} ({}) reads its gradient, of which a branch that is not taken makes "
-                           "zeros for all rows".format(other.name, other.op))
+                       "zeros for all rows".format(other.name, other.op))
     return True
 
 

@@ -19,7 +19,7 @@ from mx_rec.checkpoint import tables
 from mx_rec.checkpoint.chains import VARIABLES, chain_of, read_manifest
 from mx_rec.checkpoint.commit import listed_tables
 from mx_rec.checkpoint.contents import alone, read_table, sound_table, temporary_table
-from mx_rec.checkpoint.loads import StagedLoads, tables_to_load
+from mx_rec.checkpoint.loads import StagedLoads, expect_rows, tables_to_load
 from mx_rec.checkpoint.parts import directories_of, name_of
 from mx_rec.checkpoint.paths import is_remote
 from mx_rec.checkpoint.remote import directory_of, local_copy
@@ -28,7 +28,7 @@ from mx_rec.core.rows import FLOAT32
 from mx_rec.core.table import Table
 from mx_rec.edits.replacing import extensible, kept
 from mx_rec.ops.lookups import find_rows
-from mx_rec.state.table_variable import is_table_variable, table_config_of
+from mx_rec.state.table_variable import is_table_variable
 from mx_rec.stock.admission import RowRules, SavedHistory, history_of
 from mx_rec.stock.analysis import plan_variables
 from mx_rec.stock.planned import Slot, StockVariable, table_name
@@ -332,39 +332,6 @@ class _Wanted(NamedTuple):
     slots: Dict[str, SavedPlace]
 
 
-def check_rows(converted: Sequence[Any], directory: str, checkpoint: str) -> None:
-    """Refuses tables of variables that had another number of rows, as TensorFlow does.
-
-    Of hashed ids, each is another row then.
-
-    Args:
-        converted: The variables that became tables (stock.convert.ConvertedVariable).
-        directory: The checkpoint's directory of tables, which need not exist.
-        checkpoint: Prefix of the checkpoint.
-
-    Raises:
-        tf.errors.InvalidArgumentError: If a variable had; the text names it and both numbers.
-        tf.errors.DataLossError: If a manifest is damaged.
-    """
-    for one in converted:
-        if not one.plan.ids.is_lifted:
-            _expect_rows(one.plan.name, table_config_of(one.table.variable.op)["capacity"],
-                         directory, one.table.table_name, checkpoint)
-
-
-def _expect_rows(variable: str, rows: int, directory: str, table: str, checkpoint: str) -> None:
-    """Raises InvalidArgumentError if the table of a variable had another number of rows."""
-    for path in directories_of(directory, table):
-        if not os.path.isdir(path):
-            continue
-        described = sound_table(path, "the table {!r} cannot be restored".format(table))
-        saved = (described["config"] or {}).get("capacity", rows)
-        if saved != rows:
-            raise tf.errors.InvalidArgumentError(
-                None, None, "the variable {!r} has {} rows, and {} in {}: shapes of both have to "
-                "match.".format(variable, rows, saved, checkpoint))
-
-
 @contextlib.contextmanager
 def with_variables(graph: tf.Graph, checkpoint: str) -> Iterator[str]:
     """Gives a checkpoint that has as variables what the graph has as variables.
@@ -427,8 +394,9 @@ def _wanted(graph: tf.Graph, checkpoint: str, directory: str) -> List[_Wanted]:
             plan = plan._replace(slots=_saved_slots(places, plan, objects, directory))
         saved, slots = places_of(places, plan)
         if saved.name not in known:
-            if plan.part is None:
-                _expect_rows(plan.name, plan.rows, directory, name, checkpoint)
+            for path in directories_of(directory, name) if plan.part is None else ():
+                expect_rows(plan.name, plan.rows, path, sound_table(
+                    path, "the table {!r} cannot be restored".format(name)))
             found.append(_Wanted(plan, saved, dict(
                 zip([slot.name for slot in plan.slots], slots))))
     return found

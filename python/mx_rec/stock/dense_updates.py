@@ -104,9 +104,8 @@ def dense_updates(nodes: Nodes, variable: Any, options: StockTables,
         inner += [update.name] + decayed
     decays = [step for step in steps if step.decays]
     if len({tuple(one.indices for one in step.slices) for step in decays}) > 1:
-        raise Stays("its gradients are dense, and its penalty is not for the same lookups in "
-                        "all of its updates: {}".format(
-                            " and ".join(step.ops[0] for step in decays)))
+        raise Stays("its gradients are dense, and its penalty is not for the same lookups in all "
+                    "of its updates: {}".format(" and ".join(step.ops[0] for step in decays)))
     penalties = []  # type: List[Penalty]
     if options.l2 == BATCH_ROWS and (decays or not trains):
         penalties = [one for one in _penalties(nodes, reads)
@@ -143,8 +142,8 @@ class _Match:
             raise Stays(plain)
         if self._decays and options.l2 != BATCH_ROWS:
             raise Stays("{}, because of the penalty on all of its rows whose gradient is {}. "
-                            "StockTables(l2={!r}) would make it a table whose penalty is that of "
-                            "the rows of a batch".format(plain, self._decayed[0], BATCH_ROWS))
+                        "StockTables(l2={!r}) would make it a table whose penalty is that of the "
+                        "rows of a batch".format(plain, self._decayed[0], BATCH_ROWS))
         if not all(self._nodes.is_one(one.number) for one in self._decays):
             raise Stays(plain)
         if not self._decays and form.kind not in SAME_AS_SPARSE:
