@@ -155,6 +155,42 @@ def _keras_adagrad(initial, epsilon=1e-3):
                 hyper=lambda tf, lr, step: [lr, epsilon, initial], use_resource=True)
 
 
+def _keras_momentum(nesterov):
+    """Keras' SGD with a momentum, which only variables of unchanged models have."""
+    name = "keras_nesterov" if nesterov else "keras_momentum"
+    return Case(name, name, 0.1, slots=[("KerasMomentum_momentum", "momentum")],
+                stock=lambda lr: support.tf().keras.optimizers.SGD(lr, 0.8, nesterov),
+                hyper=lambda tf, lr, step: [lr, 0.8], use_resource=True)
+
+
+def _adadelta(keras):
+    """Adadelta of unchanged models: tables of scripts run TensorFlow's own ops."""
+    slots = ["accum_grad", "accum_var"] if keras else ["accum", "accum_update"]
+
+    def stock(lr):
+        tf = support.tf()
+        make = tf.keras.optimizers.Adadelta if keras else tf.compat.v1.train.AdadeltaOptimizer
+        return make(lr, 0.9, epsilon=1e-4)
+
+    return Case("keras_adadelta" if keras else "adadelta", "adadelta", 0.5, ulps=32.0,
+                slots=list(zip(["Adadelta_accum", "Adadelta_accum_update"], slots)), stock=stock,
+                hyper=lambda tf, lr, step: [lr, 0.9, 1e-4], use_resource=keras)
+
+
+def _proximal(adaptive, l1, l2):
+    """Proximal steps of unchanged models, as Adadelta."""
+    op = "proximal_adagrad" if adaptive else "proximal_sgd"
+
+    def stock(lr):
+        train = support.tf().compat.v1.train
+        return train.ProximalAdagradOptimizer(lr, 0.1, l1, l2) if adaptive \
+            else train.ProximalGradientDescentOptimizer(lr, l1, l2)
+
+    return Case("%s_%g_%g" % (op, l1, l2), op, 0.1, ulps=32.0,
+                slots=[("ProximalAdagrad_accumulator", "accumulator")] * adaptive, stock=stock,
+                hyper=lambda tf, lr, step: [lr] + [0.1] * adaptive + [l1, l2])
+
+
 def _ftrl(name, lr=0.3, power=-0.5, initial=0.1, l1=0.0, l2=0.0, shrinkage=0.0):
     def stock(rate):
         return support.tf().compat.v1.train.FtrlOptimizer(
@@ -210,7 +246,9 @@ CASES = [
 ]
 
 OF_UNCHANGED_MODELS = [_of_unchanged_models(name, 0.05) for name in ("adamw", "nadam", "scheduled_nadam", "adamax")] + [
-    _keras_adagrad(0.0), _keras_adagrad(0.1)]
+    _keras_adagrad(0.0), _keras_adagrad(0.1), _keras_momentum(False), _keras_momentum(True), _adadelta(False),
+    _adadelta(True)] + [_proximal(adaptive, l1, l2) for adaptive in (False, True)
+                        for l1, l2 in ((0.0, 0.0), (0.1, 0.0), (0.1, 0.2))]
 
 # TensorFlow has none of them: test_half_rows.py compares them with NumPy.
 OF_NUMPY = ["rowwise_adagrad", "rowwise_adam"]

@@ -28,6 +28,9 @@ def optimizers():
         "lazy_adam": lambda: support.tf().contrib.opt.LazyAdamOptimizer(0.02),
         "rmsprop": lambda: train.RMSPropOptimizer(0.01, momentum=0.5),
         "centered_rmsprop": lambda: train.RMSPropOptimizer(0.01, decay=0.8, epsilon=1e-3, centered=True),
+        "adadelta": lambda: train.AdadeltaOptimizer(0.5, 0.9, 1e-4),
+        "proximal_sgd": lambda: train.ProximalGradientDescentOptimizer(0.1, 0.01, 0.02),
+        "proximal_adagrad": lambda: train.ProximalAdagradOptimizer(0.1, 0.3, 0.01, 0.02),
     }
 
 

@@ -37,9 +37,10 @@ def optimizers():
     def decayed():
         return train.AdagradOptimizer(train.exponential_decay(0.1, train.get_or_create_global_step(), 3, 0.5))
 
-    return dict(cases.optimizers(), decayed=decayed, adam=lambda: train.AdamOptimizer(0.02),
-                adadelta=lambda: train.AdadeltaOptimizer(0.1),
-                proximal=lambda: train.ProximalAdagradOptimizer(0.1))
+    def dual():
+        return train.AdagradDAOptimizer(0.1, train.get_or_create_global_step())
+
+    return dict(cases.optimizers(), decayed=decayed, adam=lambda: train.AdamOptimizer(0.02), dual=dual)
 
 
 def lazy_adam_of(names):
@@ -119,7 +120,7 @@ class Program:
             self.input = DATASET
         self.from_constants = self.chance(0.25)
         self.training = self.choose("one", "one", "one", "one", *TRAININGS)
-        names = sorted(cases.optimizers()) * 3 + ["decayed", "adam", "adam", "adadelta", "proximal"]
+        names = sorted(cases.optimizers()) * 2 + ["decayed", "adam", "dual"] * 2
         self.optimizers = [self.choose(*names) for _ in range(2)]
         self.threads = self.choose(1, 1, 4)
         self.is_rewritten = self.chance(0.2)

@@ -51,6 +51,9 @@ HYPER = {
     "adamax": lambda a: [a.lr, a.beta, a.beta, a.beta, a.epsilon],
     "rowwise_adagrad": lambda a: [a.lr, a.accumulator, a.epsilon],
     "rowwise_adam": lambda a: [a.lr, a.beta, a.beta, a.beta, a.beta, a.epsilon],
+    **{rule: lambda a: [a.lr, a.half] for rule in ("keras_momentum", "keras_nesterov")},
+    "adadelta": lambda a: [a.lr, a.beta, a.epsilon], "proximal_sgd": lambda a: [a.lr, a.zero, a.zero],
+    "proximal_adagrad": lambda a: [a.lr, a.accumulator, a.zero, a.zero],
     "ftrl": lambda a: [a.lr, a.power, a.accumulator, a.zero, a.zero, a.zero],
     **{rule: lambda a: [a.lr, a.beta, a.half, a.epsilon, a.accumulator] for rule in ("rmsprop", "centered_rmsprop")},
 }

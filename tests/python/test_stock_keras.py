@@ -50,7 +50,8 @@ def optimizers():
     return {"sgd": lambda: keras.SGD(0.1), "rmsprop": lambda: keras.RMSprop(0.01),
             "rmsprop with momentum": lambda: keras.RMSprop(0.01, momentum=0.5),
             "adam": lambda: keras.Adam(0.01), "adagrad": lambda: keras.Adagrad(0.1),
-            "adagrad from 0": lambda: keras.get("adagrad")}
+            "adagrad from 0": lambda: keras.get("adagrad"), "momentum": lambda: keras.SGD(0.05, 0.9),
+            "nesterov": lambda: keras.SGD(0.05, 0.9, True), "adadelta": lambda: keras.Adadelta(0.5)}
 
 
 def program(name, penalty, directory):
@@ -86,7 +87,8 @@ def leaves(value):
 
 
 @pytest.mark.parametrize("name, penalty", [("sgd", 0.0), ("rmsprop", 0.0), ("rmsprop with momentum", 0.0),
-                                           ("sgd", 0.01), ("adam", 0.01), ("adagrad", 0.0), ("adagrad from 0", 0.0)])
+                                           ("sgd", 0.01), ("adam", 0.01), ("adagrad", 0.0), ("adagrad from 0", 0.0),
+                                           ("momentum", 0.0), ("nesterov", 0.0), ("adadelta", 0.0)])
 def test_a_model_gives_the_numbers_of_its_variables(mx, graph, session, tmp_path, name, penalty):
     """Each batch has all rows, and so the penalty is TensorFlow's."""
     expected = program(name, penalty, str(tmp_path / "stock"))

@@ -12,7 +12,7 @@ from mx_rec.stock.select import convert_graph
 v1 = tf.compat.v1
 
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adagrad", "ftrl", "ftrl_shrinkage", "lazy_adam", "rmsprop",
-              "centered_rmsprop")
+              "centered_rmsprop", "adadelta", "proximal_sgd", "proximal_adagrad")
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def looked_up(variable, ids):
 def test_each_optimizer_gives_the_numbers_of_the_variable(everything, optimizer, use_resource):
     plans = cases.expect_equal(model(optimizer, one(use_resource), looked_up), ["w"])
     slots = {"adagrad": 1, "momentum": 1, "nesterov": 1, "ftrl": 2, "ftrl_shrinkage": 2, "lazy_adam": 2,
-             "rmsprop": 2, "centered_rmsprop": 3}.get(optimizer, 0)
+             "rmsprop": 2, "centered_rmsprop": 3, "adadelta": 2, "proximal_adagrad": 1}.get(optimizer, 0)
     assert len(plans["w"].slots) == slots
 
 

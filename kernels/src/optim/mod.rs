@@ -1,5 +1,6 @@
 //! Optimizers: one step for one row, in place, with the mathematics of TensorFlow 1.15's own.
 
+mod adadelta;
 mod adagrad;
 mod adam;
 mod adamax;
@@ -13,6 +14,7 @@ mod missed;
 mod momentum;
 mod nadam;
 mod optimizers;
+mod proximal;
 mod rmsprop;
 mod row;
 mod rowwise;

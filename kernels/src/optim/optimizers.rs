@@ -1,11 +1,14 @@
 //! The one list of optimizers.
 
 use super::description::Optimizer;
-use super::{adagrad, adam, adamax, ftrl, lazy_adam, momentum, nadam, rmsprop, rowwise, sgd};
+use super::{
+    adadelta, adagrad, adam, adamax, ftrl, lazy_adam, momentum, nadam, proximal, rmsprop, rowwise,
+    sgd,
+};
 use crate::{Error, Result};
 
 /// The optimizers. The place of one in this list is its number in graphs, which never changes.
-pub const OPTIMIZERS: [&Optimizer; 16] = [
+pub const OPTIMIZERS: [&Optimizer; 21] = [
     &sgd::SGD,
     &momentum::MOMENTUM,
     &momentum::NESTEROV,
@@ -22,6 +25,11 @@ pub const OPTIMIZERS: [&Optimizer; 16] = [
     &adagrad::ADAGRAD_V2,
     &rowwise::ROWWISE_ADAGRAD,
     &rowwise::ROWWISE_ADAM,
+    &momentum::KERAS_MOMENTUM,
+    &momentum::KERAS_NESTEROV,
+    &adadelta::ADADELTA,
+    &proximal::PROXIMAL_SGD,
+    &proximal::PROXIMAL_ADAGRAD,
 ];
 
 impl Optimizer {

@@ -1,10 +1,13 @@
 //! The optimizers as one would write them on paper, in float64, and the tests that hold the real
 //! ones against them.
 
+use super::adadelta::Adadelta;
 use super::adam::AdamW;
 use super::adamax::AdaMax;
 use super::ftrl::ftrl;
+use super::momentum::KerasMomentum;
 use super::nadam::Nadam;
+use super::proximal::{ProximalAdagrad, ProximalSgd};
 use super::rmsprop::{Centered, RmsProp};
 use super::*;
 use crate::simd::{Isa, Level};
@@ -171,6 +174,56 @@ pub(super) fn cases() -> Vec<Case> {
                     0.0
                 };
                 [w, next, z, 0.0]
+            }),
+        });
+    }
+    for nesterov in [false, true] {
+        cases.push(Case {
+            name: "keras_momentum",
+            at: Box::new(move |t, level| {
+                // The rate of a schedule: what the slot holds has it inside.
+                let numbers = [0.05 / t as f32, 0.9];
+                Box::new(KerasMomentum::new(numbers, nesterov).unwrap().at(level))
+            }),
+            naive: Box::new(move |[w, a, ..], g, t| {
+                let step = 0.05 / f64::from(t) * g;
+                let a = 0.9 * a - step;
+                [w + if nesterov { 0.9 * a - step } else { a }, a, 0.0, 0.0]
+            }),
+        });
+    }
+    cases.push(Case {
+        name: "adadelta",
+        at: Box::new(|_, level| Box::new(Adadelta::new([0.5, 0.9, 1e-3]).unwrap().at(level))),
+        naive: Box::new(|[w, a, u, _], g, _| {
+            let a = 0.9 * a + 0.1 * g * g;
+            let step = (u + 1e-3).sqrt() / (a + 1e-3).sqrt() * g;
+            [w - 0.5 * step, a, 0.9 * u + 0.1 * step * step, 0.0]
+        }),
+    });
+    let shrunk = |moved: f64, rate: f64, l1: f64, l2: f64| {
+        moved.signum() * (moved.abs() - rate * l1).max(0.0) / (1.0 + rate * l2)
+    };
+    for (l1, l2) in [(0.0, 0.0), (0.0, 0.5), (0.25, 0.0), (0.25, 0.5)] {
+        let penalties = [l1 as f32, l2 as f32];
+        cases.push(Case {
+            name: "proximal_sgd",
+            at: Box::new(move |_, level| {
+                let numbers = [0.1, penalties[0], penalties[1]];
+                Box::new(ProximalSgd::new(numbers).unwrap().at(level))
+            }),
+            naive: Box::new(move |[w, ..], g, _| [shrunk(w - 0.1 * g, 0.1, l1, l2), 0.0, 0.0, 0.0]),
+        });
+        cases.push(Case {
+            name: "proximal_adagrad",
+            at: Box::new(move |_, level| {
+                let numbers = [0.3, 0.1, penalties[0], penalties[1]];
+                Box::new(ProximalAdagrad::new(numbers).unwrap().at(level))
+            }),
+            naive: Box::new(move |[w, a, ..], g, _| {
+                let a = a + g * g;
+                let rate = 0.3 / a.sqrt();
+                [shrunk(w - rate * g, rate, l1, l2), a, 0.0, 0.0]
             }),
         });
     }
@@ -643,6 +696,22 @@ fn wrong_hyperparameters_are_refused_by_name_and_value() {
             "scheduled_nadam: next_schedule must lie in [0, 1) (next_schedule=1",
         ),
         (
+            KerasMomentum::new([0.1, nan], true).err(),
+            "keras_nesterov: momentum must be finite (momentum=NaN)",
+        ),
+        (
+            Adadelta::new([0.1, 1.5, 0.1]).err(),
+            "adadelta: rho must lie in [0, 1] (rho=1.5)",
+        ),
+        (
+            ProximalSgd::new([0.1, -1.0, 0.0]).err(),
+            "proximal_sgd: l1 must be finite and not negative (l1=-1",
+        ),
+        (
+            ProximalAdagrad::new([0.1, 0.0, 0.0, 0.0]).err(),
+            "proximal_adagrad: initial_accumulator must be finite and above 0",
+        ),
+        (
             AdaMax::new([0.1, 0.9, 1.5, 0.9, 0.1]).err(),
             "adamax: beta1 must lie in [0, 1] (beta1=1.5)",
         ),
@@ -667,6 +736,9 @@ fn slot_names_are_those_of_checkpoints() {
             .slots(),
         Centered::new([0.1, 0.9, 0.0, 1e-10, 1.0]).unwrap().slots(),
         AdaMax::new([0.1, 0.9, 0.9, 0.9, 0.1]).unwrap().slots(),
+        KerasMomentum::new([0.1, 0.9], false).unwrap().slots(),
+        Adadelta::new([0.1, 0.9, 0.1]).unwrap().slots(),
+        ProximalAdagrad::new([0.1, 0.2, 0.0, 0.0]).unwrap().slots(),
     ]
     .into_iter()
     .flatten()
@@ -674,6 +746,8 @@ fn slot_names_are_those_of_checkpoints() {
     .collect();
     let expected = "Momentum_momentum=0 Adagrad_accumulator=0.9 LazyAdam_momentum=0 \
                     LazyAdam_velocity=0 Ftrl_accum=0.1 Ftrl_linear=0 RMSProp_rms=1 RMSProp_mg=0 \
-                    RMSProp_momentum=0 AdaMax_momentum=0 AdaMax_infinity_norm=0";
+                    RMSProp_momentum=0 AdaMax_momentum=0 AdaMax_infinity_norm=0 \
+                    KerasMomentum_momentum=0 Adadelta_accum=0 Adadelta_accum_update=0 \
+                    ProximalAdagrad_accumulator=0.2";
     assert_eq!(names.join(" "), expected);
 }

@@ -17,7 +17,7 @@ pub(crate) fn optimizer(at: usize, step: usize) -> Box<dyn RowOptimizer> {
             "weight_change" => -0.01,
             "beta1_power" => power(0.9),
             "beta2_power" => power(0.99),
-            "beta1" | "decay" => 0.9,
+            "beta1" | "decay" | "rho" => 0.9,
             "beta2" => 0.99,
             "epsilon" => 1e-8,
             "lr_power" => -0.5,

@@ -517,7 +517,7 @@ def optimizer_step(step: forms.Step, numbers: Dict[str, tf.Tensor], initial: Seq
         numbers: The optimizer's numbers by name.
         initial: What each slot starts at.
     """
-    optimizer = optimizer_named(forms.NESTEROV if step.nesterov else step.kind)
+    optimizer = optimizer_named(step.kind)
     constants = dict(step.constants)
     constants.update((slot.number.name, start) for slot, start in zip(optimizer.slots, initial)
                      if slot.number is not None)

@@ -6,7 +6,6 @@ from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock.nodes import Nodes, Output
 
 # Names of the plugin's optimizers.
-NESTEROV = "nesterov"
 LAZY_ADAM = "lazy_adam"
 ADAM = "adam"
 ADAMW = "adamw"
@@ -21,7 +20,7 @@ class Form(NamedTuple):
     """A type of op that updates rows of a variable.
 
     Attributes:
-        kind: Which optimizer.
+        kind: Which optimizer, where the op has no other form by an attribute.
         slots: Inputs that are slot variables, by the names of the optimizer's slots.
         grad: The input of the gradients, or of what is added.
         indices: The input of the rows.
@@ -85,7 +84,6 @@ class Step(NamedTuple):
         constants: See `Form`.
         sums: See `Form`.
         subtracts: Of the kind ADD: whether it subtracts.
-        nesterov: Of the kind momentum: whether in Nesterov's form.
         dense: Of a dense update: the dense gradient, whose part `grad` and `indices` are.
         slices: All that it is the sum of; of another update `parts` gives its one.
         decays: What is added to the sum in each of the rows that occur.
@@ -102,7 +100,6 @@ class Step(NamedTuple):
     constants: Dict[str, float] = {}
     sums: bool = False
     subtracts: bool = False
-    nesterov: bool = False
     dense: Optional[Output] = None
     slices: Tuple[Slices, ...] = ()
     decays: Tuple[Decay, ...] = ()
@@ -144,7 +141,20 @@ _SPARSE = {
     "SparseApplyCenteredRMSProp": Form(
         "centered_rmsprop", {"RMSProp_mg": 1, "RMSProp_rms": 2, "RMSProp_momentum": 3}, 8, 9,
         {"lr": 4, "decay": 5, "momentum": 6, "epsilon": 7}),
+    "SparseApplyAdadelta": Form(
+        "adadelta", {"Adadelta_accum": 1, "Adadelta_accum_update": 2}, 6, 7,
+        {"lr": 3, "rho": 4, "epsilon": 5}),
+    "SparseApplyProximalGradientDescent": Form("proximal_sgd", {}, 4, 5,
+                                               {"lr": 1, "l1": 2, "l2": 3}),
+    "SparseApplyProximalAdagrad": Form(
+        "proximal_adagrad", {"ProximalAdagrad_accumulator": 1}, 5, 6,
+        {"lr": 2, "l1": 3, "l2": 4}),
+    # Of Keras, which has it for resource variables alone.
+    "SparseApplyKerasMomentum": Form("keras_momentum", {"KerasMomentum_momentum": 1}, 3, 4,
+                                     {"lr": 2, "momentum": 5}),
 }
+# What an optimizer is in Nesterov's form.
+_NESTEROV = {"momentum": "nesterov", "keras_momentum": "keras_nesterov"}
 _FORMS = dict(_SPARSE)
 _FORMS.update(("Resource" + name, form) for name, form in _SPARSE.items())
 _FORMS.update((name, Form(ADD, {}, 2, 1, {}, {"lr": 1.0, "weight_decay": 0.0}, sums=True))
@@ -165,13 +175,14 @@ def step_of(nodes: Nodes, node: Any, form: Form) -> Step:
         form: Its form.
     """
     inputs = nodes.inputs[node.name]
-    slots = optimizer_named(form.kind).slot_names
+    is_nesterov = "use_nesterov" in node.attr and node.attr["use_nesterov"].b
+    kind = _NESTEROV.get(form.kind, form.kind) if is_nesterov else form.kind
+    slots = optimizer_named(kind).slot_names
     return Step(
-        (node.name,), form.kind, tuple(inputs[form.slots[name]][0] for name in slots),
+        (node.name,), kind, tuple(inputs[form.slots[name]][0] for name in slots),
         inputs[form.grad], inputs[form.indices],
         {name: inputs[at] for name, at in form.numbers.items()}, form.constants, form.sums,
-        node.op.endswith("ScatterSub"),
-        "use_nesterov" in node.attr and node.attr["use_nesterov"].b)
+        node.op.endswith("ScatterSub"))
 
 
 def has_wrong_attribute(form: Form, node: Any) -> Optional[str]:

@@ -52,7 +52,7 @@ impl Optimizer {
 }
 
 /// Every optimizer of docs/ops.md, with its variants.
-pub(crate) const OPTIMIZERS: [Optimizer; 16] = [
+pub(crate) const OPTIMIZERS: [Optimizer; 21] = [
     Optimizer {
         name: "sgd",
         number: 0,
@@ -146,6 +146,61 @@ pub(crate) const OPTIMIZERS: [Optimizer; 16] = [
             ("RMSProp_momentum", 0.0),
         ],
         rule: rmsprop,
+        others: None,
+    },
+    Optimizer {
+        name: "keras_momentum",
+        number: 16,
+        arguments: |step| vec![0.3 / step as f32, 0.75],
+        slots: &[("KerasMomentum_momentum", 0.0)],
+        rule: |arguments, w, slots, g| {
+            slots[0] = slots[0] * arguments[1] - arguments[0] * g;
+            w + slots[0]
+        },
+        others: None,
+    },
+    Optimizer {
+        name: "keras_nesterov",
+        number: 17,
+        arguments: |step| vec![0.3 / step as f32, 0.75],
+        slots: &[("KerasMomentum_momentum", 0.0)],
+        rule: |arguments, w, slots, g| {
+            slots[0] = slots[0] * arguments[1] - arguments[0] * g;
+            w + slots[0] * arguments[1] - arguments[0] * g
+        },
+        others: None,
+    },
+    Optimizer {
+        name: "adadelta",
+        number: 18,
+        arguments: |_| vec![0.5, 0.75, 1e-3],
+        slots: &[("Adadelta_accum", 0.0), ("Adadelta_accum_update", 0.0)],
+        rule: |arguments, w, slots, g| {
+            let (lr, rho, epsilon) = (arguments[0], arguments[1], arguments[2]);
+            slots[0] = rho * slots[0] + (1.0 - rho) * g * g;
+            let step = ((slots[1] + epsilon) / (slots[0] + epsilon)).sqrt() * g;
+            slots[1] = rho * slots[1] + (1.0 - rho) * step * step;
+            w - lr * step
+        },
+        others: None,
+    },
+    Optimizer {
+        name: "proximal_sgd",
+        number: 19,
+        arguments: |_| vec![0.3, 0.125, 0.25],
+        slots: &[],
+        rule: |arguments, w, _, g| shrunk(arguments[0], &arguments[1..], w, g),
+        others: None,
+    },
+    Optimizer {
+        name: "proximal_adagrad",
+        number: 20,
+        arguments: |_| vec![0.3, 0.25, 0.125, 0.25],
+        slots: &[("ProximalAdagrad_accumulator", 0.25)],
+        rule: |arguments, w, slots, g| {
+            slots[0] += g * g;
+            shrunk(arguments[0] / slots[0].sqrt(), &arguments[2..], w, g)
+        },
         others: None,
     },
     Optimizer {
@@ -250,6 +305,12 @@ fn momentum(arguments: &[f64], w: f64, slots: &mut [f64], g: f64, nesterov: bool
         false => w - lr * slots[0],
         true => w - lr * (g + momentum * slots[0]),
     }
+}
+
+/// A step of gradient descent by `rate`, and what penalties `[l1, l2]` leave of the weight.
+fn shrunk(rate: f64, penalties: &[f64], w: f64, g: f64) -> f64 {
+    let moved = w - rate * g;
+    moved.signum() * (moved.abs() - rate * penalties[0]).max(0.0) / (1.0 + rate * penalties[1])
 }
 
 fn adagrad(arguments: &[f64], w: f64, slots: &mut [f64], g: f64) -> f64 {
