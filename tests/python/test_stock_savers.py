@@ -258,11 +258,12 @@ def test_a_variable_of_another_number_of_rows_is_not_restored(mx, rows, trains, 
 
 
 def test_what_an_imported_graph_saves_is_read_and_restored_as_variables(mx, tmp_path):
-    """Readers did not list the variables of such a checkpoint: only the program that converted them wrote of them."""
+    """Readers did not list the variables of such a checkpoint."""
     v1 = tf.compat.v1
     mx(stock_tables=StockTables(least_rows=1))
     with tf.Graph().as_default():
-        users = v1.get_variable("users", [cases.ROWS, cases.DIM], initializer=v1.zeros_initializer())
+        users = v1.get_variable("users", [cases.ROWS, cases.DIM],
+                                initializer=v1.zeros_initializer())
         loss = tf.reduce_sum(tf.nn.embedding_lookup(users, [1, 2]))
         train = v1.train.AdagradOptimizer(0.2, initial_accumulator_value=0.5).minimize(loss)
         with support.started(support.new_session()) as sess:
@@ -278,7 +279,8 @@ def test_what_an_imported_graph_saves_is_read_and_restored_as_variables(mx, tmp_
     assert sorted(name for name, _ in tf.train.list_variables(path) if name != "mx_rec_tables") \
         == ["users", "users/Adagrad"]
     with tf.Graph().as_default():
-        users = v1.get_variable("users", [cases.ROWS, cases.DIM], initializer=v1.zeros_initializer())
+        users = v1.get_variable("users", [cases.ROWS, cases.DIM],
+                                initializer=v1.zeros_initializer())
         optimizer = v1.train.AdagradOptimizer(0.2)
         optimizer.minimize(tf.reduce_sum(tf.nn.embedding_lookup(users, [1, 2])))
         with support.new_session() as sess:
