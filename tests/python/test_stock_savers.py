@@ -255,3 +255,41 @@ def test_a_variable_of_another_number_of_rows_is_not_restored(mx, rows, trains, 
         with pytest.raises(tf.errors.InvalidArgumentError, match="'w' has {} rows, and {} in".format(rows, cases.ROWS)):
             saver.restore(sess, path)
         np.testing.assert_array_equal(sess.run(found, {"ids:0": [0, 1, 2]}), before)
+
+
+def test_what_an_imported_graph_saves_is_read_and_restored_as_variables(mx, tmp_path):
+    """Readers did not list the variables of such a checkpoint."""
+    v1 = tf.compat.v1
+    mx(stock_tables=StockTables(least_rows=1))
+    with tf.Graph().as_default():
+        users = v1.get_variable("users", [cases.ROWS, cases.DIM],
+                                initializer=v1.zeros_initializer())
+        loss = tf.reduce_sum(tf.nn.embedding_lookup(users, [1, 2]))
+        train = v1.train.AdagradOptimizer(0.2, initial_accumulator_value=0.5).minimize(loss)
+        with support.started(support.new_session()) as sess:
+            cases.set_variable(sess, users, cases.start())
+            path = v1.train.Saver().save(sess, str(tmp_path / "first"))
+    with tf.Graph().as_default():
+        saver = v1.train.import_meta_graph(path + ".meta")
+        with support.new_session() as sess:
+            saver.restore(sess, path)
+            sess.run(train.name)
+            path = saver.save(sess, str(tmp_path / "second"))
+    terminate_config_initializer()
+    assert sorted(name for name, _ in tf.train.list_variables(path) if name != "mx_rec_tables") \
+        == ["users", "users/Adagrad"]
+    with tf.Graph().as_default():
+        users = v1.get_variable("users", [cases.ROWS, cases.DIM],
+                                initializer=v1.zeros_initializer())
+        optimizer = v1.train.AdagradOptimizer(0.2)
+        optimizer.minimize(tf.reduce_sum(tf.nn.embedding_lookup(users, [1, 2])))
+        with support.new_session() as sess:
+            v1.train.Saver().restore(sess, path)
+            rows, slot = sess.run([users, optimizer.get_slot(users, "accumulator")])
+    support.assert_same_bits(rows, tf.train.load_variable(path, "users"))
+    expected = np.full([cases.ROWS, cases.DIM], 0.5, np.float32)
+    expected[1:3] += 1
+    np.testing.assert_array_equal(slot, expected)
+    changed = cases.start()
+    changed[1:3] -= np.float32(0.2) / np.sqrt(np.float32(1.5))
+    np.testing.assert_allclose(rows, changed, rtol=1e-6)

@@ -7,7 +7,7 @@ A checkpoint has `<table>-part-<part>-of-<parts>` for each part, where a table o
 import os
 import re
 from collections import OrderedDict
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 import tensorflow as tf
 
@@ -38,45 +38,24 @@ class PartOps(NamedTuple):
     is_new: bool = False
 
 
-class SavedPart(NamedTuple):
-    """One part that a graph saves.
+def saved_parts(graph: tf.Graph) -> Iterator[Tuple[str, tf.Operation, tf.Operation, tf.Operation,
+                                                   PartOps]]:
+    """Finds the parts of tables that a graph saves, also an imported one.
 
-    Attributes:
-        directory: Name of its directory.
-        table: The op that stands for the table.
-        save: Saves it.
-        stage: Reads it.
-        ops: Its other ops.
-    """
-
-    directory: str
-    table: tf.Operation
-    save: tf.Operation
-    stage: tf.Operation
-    ops: PartOps
-
-
-def saved_parts(graph: tf.Graph, names: Optional[List[str]]) -> List[SavedPart]:
-    """Finds the ops that save and restore parts of tables, also in an imported graph.
-
-    Args:
-        graph: The graph.
-        names: Names of the table ops to take, None for all.
+    Yields:
+        The name of the directory of a part, the op that stands for its table, what saves the part
+        and what reads it, and its other ops.
     """
     tables = {op.inputs[0].op.name: op for op in table_ops(graph, CLUSTER_TABLE_OP)}
-    found = []  # type: List[SavedPart]
     for part, ops in _parts_of(graph).items() if tables else ():
         # The configuration of a part lies below that of its table.
         table = tables.get(_SCOPE.sub("/config", part.inputs[0].op.name))
-        if _SAVE not in ops or table is None or (names is not None and table.name not in names):
-            continue
-        name = table_name_of(table)
-        directory = "{}-part-{:05d}-of-{:05d}".format(
-            name, part.get_attr("part"), part.get_attr("parts"))
-        stage, discard, publish = [ops[kind] for kind in _RESTORES]
-        found.append(SavedPart(directory, table, ops[_SAVE], stage,
-                               PartOps(name, ops[_INIT], discard, publish)))
-    return found
+        if _SAVE in ops and table is not None:
+            name = table_name_of(table)
+            directory = "{}-part-{:05d}-of-{:05d}".format(
+                name, part.get_attr("part"), part.get_attr("parts"))
+            stage, discard, publish = [ops[kind] for kind in _RESTORES]
+            yield directory, table, ops[_SAVE], stage, PartOps(name, ops[_INIT], discard, publish)
 
 
 def _parts_of(graph: tf.Graph) -> Dict[tf.Operation, Dict[str, tf.Operation]]:

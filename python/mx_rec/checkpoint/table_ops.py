@@ -74,11 +74,9 @@ def table_ops(graph: tf.Graph, names: Optional[List[str]]) -> List[TableOps]:
             continue
         if place in loads and (names is None or table.name in names):
             found.append(TableOps(table_name_of(table), table, save.inputs[1], save, loads[place]))
-    for one in saved_parts(graph, names):
-        if is_undone(one.table):
-            continue
-        found.append(TableOps(one.directory, one.table, one.save.inputs[1], one.save, one.stage,
-                              one.ops))
+    found.extend(TableOps(directory, table, save.inputs[1], save, stage, ops)
+                 for directory, table, save, stage, ops in saved_parts(graph)
+                 if not is_undone(table) and (names is None or table.name in names))
     return found
 
 

@@ -13,9 +13,8 @@ after a run that read no row, it pulls them too.
 An update waits for the pull beside it: rows are those before the update of the step before theirs.
 """
 
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, List, Sequence, Tuple
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
@@ -26,33 +25,17 @@ from mx_rec.edits.replacing import in_place_of
 _HEAD = 16
 
 
-class Next(NamedTuple):
-    """What the pipeline gives besides for lookups whose rows are pulled ahead.
-
-    Attributes:
-        floats: How many words the rows of the step's own request take, for each server.
-        requests: The requests of the next step, one behind the other.
-        sizes: How long each of them is.
-        tag: A number of the batch, 1 or more; the next batch has the next number.
-    """
-
-    floats: tf.Tensor
-    requests: tf.Tensor
-    sizes: tf.Tensor
-    tag: tf.Tensor
-
-
-def with_next(dataset: Any, places: Sequence[int], last: Sequence[np.ndarray]) -> Any:
-    """Adds to each element some components of the element behind it.
+def with_next(dataset: Any, pick: Callable[[Any], Any], last: Any) -> Any:
+    """Adds to each element some of the element behind it.
 
     Args:
-        dataset: A dataset of flat tuples.
-        places: Which components.
-        last: What stands for them behind the last element.
+        dataset: A dataset of tuples.
+        pick: Takes that from an element.
+        last: What stands for it behind the last element, arrays.
 
     Returns:
-        A dataset of the same length: the components, then those of the next element, then a tag,
-        int64 scalar. Tags count up from a random number, another one at each start.
+        A dataset of the same length: what an element has, then what is picked of the next one, then
+        a tag, int64 scalar. Tags count up from a random number, another one at each start.
     """
     # No seed of the graph may give two starts the same tags.
     start = tf.data.Dataset.from_tensors(0).map(lambda _: tf.raw_ops.RandomUniformInt(
@@ -61,25 +44,26 @@ def with_next(dataset: Any, places: Sequence[int], last: Sequence[np.ndarray]) -
     tags = start.flat_map(lambda first: tf.data.Dataset.range(first, 2 ** 63 - 1))
     windows = tf.data.Dataset.zip((dataset, tags)).window(2, shift=1)
 
-    def pair(components: Sequence[Any], tags_of_both: Any) -> Tuple[tf.Tensor, ...]:
-        own = tf.data.Dataset.zip(tuple(components) + (tags_of_both,)).take(1)
-        end = tf.data.Dataset.from_tensors(tuple(tf.constant(value) for value in last))
-        following = tf.data.Dataset.zip(tuple(components[place] for place in places))
-        following = following.skip(1).concatenate(end).take(1)
-        *values, tag = _single(own)
-        return tuple(values) + tuple(_single(following)) + (tag,)
+    def pair(element: Any, tags_of_both: Any) -> Tuple[Any, ...]:
+        own, tag = _single(tf.data.Dataset.zip((element, tags_of_both)).take(1))
+        end = tf.data.Dataset.from_tensors(tf.nest.map_structure(tf.constant, last))
+        following = tf.data.Dataset.zip(pick(element)).skip(1).concatenate(end).take(1)
+        return own + (_single(following), tag)
 
     return windows.map(tf.autograph.experimental.do_not_convert(pair))
 
 
-def pull_ahead(stitch: tf.Operation, pulls: Sequence[tf.Operation],
-               following: Next) -> tf.Operation:
+def pull_ahead(stitch: tf.Operation, pulls: Sequence[tf.Operation], floats: tf.Tensor,
+               requests: tf.Tensor, sizes: tf.Tensor, tag: tf.Tensor) -> tf.Operation:
     """Makes lookups read rows that the step before has pulled, and pull those of the next one.
 
     Args:
         stitch: What spreads their rows.
         pulls: The pull from each parameter server, of the request of the step.
-        following: What the pipeline gives besides.
+        floats: How many words the rows of the step's own request take, for each server.
+        requests: The requests of the next step, one behind the other.
+        sizes: How long each of them is.
+        tag: A number of the batch, 1 or more; the next batch has the next number.
 
     Returns:
         The op that forgets held rows; the iterator is to wait for it when it starts.
@@ -90,13 +74,13 @@ def pull_ahead(stitch: tf.Operation, pulls: Sequence[tf.Operation],
         forget = tf.raw_ops.AssignVariableOp(
             resource=handle, value=tf.zeros([_HEAD]), name="forget_rows")
         held = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32, name="held")
-        is_held = tf.equal(tf.bitcast(tf.reshape(held[:2], [2]), tf.int64), following.tag,
+        is_held = tf.equal(tf.bitcast(tf.reshape(held[:2], [2]), tf.int64), tag,
                            name="is_held")
         servers = len(pulls)
-        nexts = [following.requests] if servers == 1 else \
-            tf.split(following.requests, following.sizes, num=servers, name="next_requests")
-        missing = tf.where(is_held, tf.zeros_like(following.floats), following.floats)
-        tag = tf.concat([tf.bitcast(following.tag + 1, tf.float32), tf.zeros([_HEAD - 2])], 0)
+        nexts = [requests] if servers == 1 else \
+            tf.split(requests, sizes, num=servers, name="next_requests")
+        missing = tf.where(is_held, tf.zeros_like(floats), floats)
+        head = tf.concat([tf.bitcast(tag + 1, tf.float32), tf.zeros([_HEAD - 2])], 0)
         own, ahead = [], []  # type: List[tf.Tensor], List[tf.Tensor]
         own_births, next_births = [], []  # type: List[tf.Tensor], List[tf.Tensor]
         lengths = [tf.size(pull.inputs[REQUEST]) for pull in pulls]
@@ -119,7 +103,7 @@ def pull_ahead(stitch: tf.Operation, pulls: Sequence[tf.Operation],
             own_births.append(births[:tf.where(is_held, 0, first)])
             next_births.append(births[first:])
         with tf.control_dependencies([held]):
-            value = tf.concat([tag] + ahead + next_births, 0, name="held_next")
+            value = tf.concat([head] + ahead + next_births, 0, name="held_next")
             hold = tf.raw_ops.AssignVariableOp(resource=handle, value=value, name="hold_rows")
         with tf.control_dependencies([hold]):
             # Whoever reads rows has the next ones held.
@@ -129,7 +113,7 @@ def pull_ahead(stitch: tf.Operation, pulls: Sequence[tf.Operation],
         late = tf.raw_ops.Switch(data=pulled, pred=is_held)[0]
         found = tf.raw_ops.Merge(inputs=[ready, late], name="rows_and_births")[0]
         found.set_shape([None])
-        floats = tf.reduce_sum(following.floats)
+        floats = tf.reduce_sum(floats)
         rows = tf.identity(found[:floats], name="rows")
         births = tf.split(tf.bitcast(found[floats:], tf.int32), lengths, num=servers, name="births")
     # pylint: disable=protected-access
@@ -153,6 +137,6 @@ def _order(request: tf.Tensor, pull: tf.Operation) -> None:
             consumer._add_control_input(pull)  # pylint: disable=protected-access
 
 
-def _single(dataset: Any) -> Tuple[tf.Tensor, ...]:
-    """The only element of a dataset of flat tuples, in a function of another dataset."""
-    return tuple(tf.data.experimental.get_single_element(dataset))
+def _single(dataset: Any) -> Any:
+    """The only element of a dataset, in a function of another dataset."""
+    return tf.data.experimental.get_single_element(dataset)

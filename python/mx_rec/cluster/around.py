@@ -7,7 +7,8 @@ from typing import Any, List, Optional
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.cluster.lookups import INITIAL, REQUESTS
+from mx_rec.cluster.lookups import INITIAL
+from mx_rec.ops.shapes import lists_of
 from mx_rec.state.table_variable import CLUSTER_TABLE_OP
 from mx_rec.tensorflow.names import tensor_util
 
@@ -26,9 +27,6 @@ def is_training(split: tf.Operation) -> bool:
 
 def requests_of(split: tf.Operation) -> List[tf.Tensor]:
     """Returns the request for each parameter server."""
-    known = getattr(split, REQUESTS, None)
-    if known is not None:
-        return known
     requests = split.outputs[3 * split.get_attr("N")]
     for consumer in requests.consumers():
         if consumer.type == "SplitV":
@@ -76,10 +74,9 @@ def row_dtypes_of(stitch: tf.Operation) -> List[int]:
     Args:
         stitch: The op that spreads the rows.
     """
-    if not stitch.get_attr("P"):
-        return [0] * stitch.get_attr("N")
-    value = tensor_util.constant_value(stitch.inputs[4 * stitch.get_attr("N")])
-    return [int(one) for one in value]
+    packed = lists_of(stitch)["row_dtypes"]
+    return [int(one) for one in tensor_util.constant_value(packed[0])] if packed \
+        else [0] * stitch.get_attr("N")
 
 
 def configs_of(tensor: tf.Tensor) -> List[Any]:

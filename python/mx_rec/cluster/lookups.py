@@ -21,9 +21,6 @@ ADMITTED = 2
 # Keys without a row get none, and read as what one would start with.
 INITIAL = 3
 
-# Attribute of an op of type MxRecDistinctSplit: the request for each parameter server.
-REQUESTS = "_mx_rec_requests"
-
 # As what rows are sent, by the number that MxRecStitch has for it.
 _SENT_AS = ("float32", "bfloat16", "float16")
 
@@ -138,9 +135,7 @@ def look_up(tables: Sequence[Any], ids: Sequence[tf.Tensor], is_train: bool, is_
         limit=limit if counting is None else 0, counted=int(counting is not None), name="split")
     servers = len(parts.servers)
     requests = split_requests(split.requests, split.sizes, servers)
-    op = split.requests.op
-    setattr(op, REQUESTS, requests)
-    mark_movable(op, movable)
+    mark_movable(split.requests.op, movable)
     times = [split.times]
     if counting is not None and servers > 1:
         # A request is a count for each table and part besides its keys.

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.cluster.ahead import Next, pull_ahead
+from mx_rec.cluster.ahead import pull_ahead
 from mx_rec.cluster.around import (SPLIT_OP, configs_of, has_gradients, is_updated, pulls_of,
                                    row_dtypes_of, stitch_of)
 from mx_rec.cluster.lookups import words_of
@@ -136,9 +136,9 @@ def _floats(work: Moving, counts: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.reduce_sum(tf.reshape(by_part, [-1, work.splits[0].get_attr("together")]), 1)
 
 
-def outputs_of(work: Moving) -> int:
-    """Returns how many outputs `prepare` gives."""
-    return 3 * len(work.ids) + 3 + int(work.is_ahead)
+def request_of(work: Moving, values: Sequence[Any]) -> Tuple[Any, ...]:
+    """Returns the requests, and their sizes, of what `prepare` gives."""
+    return tuple(values[3 * len(work.ids):][:2])
 
 
 def take_over(work: Moving, values: Sequence[tf.Tensor],
@@ -158,12 +158,12 @@ def take_over(work: Moving, values: Sequence[tf.Tensor],
         join(work.splits, values)
         return []
     pulls, stitch = join(work.splits, values[:-1])
-    return [pull_ahead(stitch, pulls, Next(values[-1], *following))]
+    return [pull_ahead(stitch, pulls, values[-1], *following)]
 
 
-def no_request(work: Moving) -> List[np.ndarray]:
+def no_request(work: Moving) -> Tuple[np.ndarray, np.ndarray]:
     """Returns requests for no key, and their sizes, as `prepare` gives them."""
     split = work.splits[0]
     parts, together = split.get_attr("parts"), split.get_attr("together")
-    return [np.zeros(parts * len(work.ids), np.int64),
-            np.full(parts // together, together * len(work.ids), np.int64)]
+    return (np.zeros(parts * len(work.ids), np.int64),
+            np.full(parts // together, together * len(work.ids), np.int64))

@@ -6,6 +6,7 @@ The rule tf_ops/src/graph/requests.rs says which ones.
     gradients --MxRecPackGradients--> the same request --MxRecPush--> rows changed
 """
 
+import itertools
 from collections import OrderedDict
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -20,6 +21,7 @@ from mx_rec.edits.replacing import in_place_of, replace_each, replace_reads
 from mx_rec.ops import library
 from mx_rec.ops.lookups import mark_movable, may_move
 from mx_rec.ops.optimizers import PUSH
+from mx_rec.ops.shapes import lists_of
 
 
 def share_requests(graph: tf.Graph, names: Sequence[str]) -> None:
@@ -102,32 +104,24 @@ def join(splits: Sequence[tf.Operation], values: Sequence[tf.Tensor]
         for push in OrderedDict.fromkeys(one for several in group for one in several):
             _push_together(push, [one[server] for one in old], requests[server],
                            pulled[server].outputs[BIRTHS] if is_pulled else None)
-    start = 0
-    for split in splits:
-        own = split.get_attr("N")
-        for place in range(3):
-            for at in range(own):
-                replace_reads([split.outputs[place * own + at]],
-                              [values[place * count + start + at]])
-        start += own
+    ends = list(itertools.accumulate(split.get_attr("N") for split in splits))
+    members = [slice(end - split.get_attr("N"), end) for split, end in zip(splits, ends)]
+    for split, own in zip(splits, members):
+        replace_reads(split.outputs[:3 * split.get_attr("N")], [
+            value for place in range(3) for value in values[place * count:][own]])
     if not is_pulled:
         return [], None
     rows = [pull.outputs[ROWS] for pull in pulled]
     with in_place_of(stitches[0]):
-        lists = [[], [], [], []]  # type: List[List[tf.Tensor]]
-        for stitch in stitches:
-            own = stitch.get_attr("N")
-            for place, part in enumerate(lists):
-                part.extend(list(stitch.inputs)[place * own:(place + 1) * own])
+        every = [lists_of(stitch) for stitch in stitches]
         made = library().mx_rec_stitch(
-            *lists, row_dtypes_input(row_dtypes),
+            *[sum((lists[name] for lists in every), [])
+              for name in ("variables", "keys", "counts", "places")],
+            row_dtypes_input(row_dtypes),
             rows[0] if len(rows) == 1 else tf.concat(rows, 0, name="rows"), name="embedding")
-    start = 0
-    for stitch in stitches:
-        own = stitch.get_attr("N")
-        replace_each(stitch, made[start:start + own])
-        _keep_by_name(stitch, made[start:start + own], splits[0].get_attr("parts"))
-        start += own
+    for stitch, own in zip(stitches, members):
+        replace_each(stitch, made[own])
+        _keep_by_name(stitch, made[own], splits[0].get_attr("parts"))
     return pulled, made[0].op
 
 
@@ -207,14 +201,12 @@ def _push_together(push: tf.Operation, old: List[tf.Tensor], request: tf.Tensor,
 
 def _pushed_by(push: tf.Operation) -> List[_Pushed]:
     """Returns what an update takes, for each of its requests."""
-    several, pack = push.get_attr("N"), _pack_of(push)
-    grads, counts = list(pack.inputs)[:pack.get_attr("N")], list(pack.inputs)[pack.get_attr("N"):]
-    found, start = [], 0  # type: List[_Pushed], int
-    for at in range(several):
-        config, request, births = (push.inputs[place * several + at] for place in range(3))
-        end = start + len(configs_of(config))
-        found.append(_Pushed(config, request, births, grads[start:end], counts[start:end]))
-        start = end
+    given, packed = lists_of(push), lists_of(_pack_of(push))
+    found, end = [], 0  # type: List[_Pushed], int
+    for config, request, births in zip(given["configs"], given["requests"], given["births"]):
+        own = slice(end, end + len(configs_of(config)))
+        found.append(_Pushed(config, request, births, packed["grads"][own], packed["counts"][own]))
+        end = own.stop
     return found
 
 

@@ -12,8 +12,8 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Se
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.cluster.around import pulls_of
-from mx_rec.cluster.lookups import BIRTHS, REQUESTS, split_requests
+from mx_rec.cluster.around import SPLIT_OP, pulls_of, requests_of
+from mx_rec.cluster.lookups import BIRTHS, split_requests
 from mx_rec.cluster.tables import Parts, encode, parts_of
 from mx_rec.ops import library
 from mx_rec.ops.copies import copies_of_variables
@@ -21,8 +21,7 @@ from mx_rec.ops.optimizers import PUSH, OptimizerStep
 from mx_rec.state.table_variable import described_name
 from mx_rec.tensorflow.names import tensor_util
 
-_SPLIT_OP, _REDUCE = "MxRecDistinctSplit", "MxRecReduce"
-_JOIN = "ConcatV2"
+_REDUCE, _JOIN = "MxRecReduce", "ConcatV2"
 
 # (variable's tensor, keys, gradients by key) of one table; of one of this process its handle,
 # offsets and gradients by offset.
@@ -135,8 +134,8 @@ def _requests(tables: Sequence[List[Rows]], parts: Parts) -> List[_Request]:
             keys.graph.prevent_feeding(keys)
         pulls = pulls_of(split)
         births = None if pulls is None else [pull.outputs[BIRTHS] for pull in pulls]
-        requests.append(_Request([rows[0].op for rows in ordered], getattr(split, REQUESTS),
-                                 births, list(split.outputs[2 * count:3 * count]),
+        requests.append(_Request([rows[0].op for rows in ordered], requests_of(split), births,
+                                 list(split.outputs[2 * count:3 * count]),
                                  [rows[2] for rows in ordered]))
     if others:
         requests.append(_new_request(others, parts))
@@ -210,8 +209,8 @@ def _is_sum_by(keys: tf.Tensor, grad: tf.Tensor) -> bool:
 def _member_of(keys: tf.Tensor, parts: int) -> Optional[Tuple[tf.Operation, int]]:
     """Returns the op that made the keys of a lookup, and their place; None if they are others."""
     op = keys.op
-    if op.type != _SPLIT_OP or keys.value_index >= op.get_attr("N") \
-            or op.get_attr("parts") != parts or getattr(op, REQUESTS, None) is None:
+    if op.type != SPLIT_OP or keys.value_index >= op.get_attr("N") \
+            or op.get_attr("parts") != parts:
         return None
     return op, keys.value_index
 

@@ -12,10 +12,11 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Unio
 import tensorflow as tf
 
 from mx_rec.base.log import logger
+from mx_rec.checkpoint.bundles import bundle
 from mx_rec.checkpoint.paths import is_remote
 from mx_rec.export.plain_graph import Cut, Wanted, saver_of
 from mx_rec.export.plain_options import FIND, REFUSE, PlainOptions
-from mx_rec.export.plain_rows import BundleWriter, PlainTable, take_rows
+from mx_rec.export.plain_rows import PlainTable, take_rows
 from mx_rec.export.plain_storage import STORAGES
 from mx_rec.export.plain_updates import SIGNATURES, Updates
 from mx_rec.export.warmup import write_warmup
@@ -342,19 +343,11 @@ class _PlainSaver:
         """Writes the checkpoint of a SavedModel."""
         del sess, kwargs
         prefix = tf.compat.as_text(save_path)
-        directory = os.path.dirname(prefix) + "/parts"
-        tf.io.gfile.makedirs(directory)
-        writer = BundleWriter(directory)
-        try:
+        with bundle(prefix) as writer:
             self._session.run(self.saver_def.save_tensor_name,
                               {self.saver_def.filename_tensor_name: writer.new_part()})
             for table in self._tables:
                 table.write(writer)
-            writer.finish(prefix)
-        finally:
-            writer.close()
-        if tf.io.gfile.exists(directory):
-            tf.io.gfile.rmtree(directory)
         return prefix
 
     def export_meta_graph(self, clear_devices: bool = False, strip_default_attrs: bool = False,

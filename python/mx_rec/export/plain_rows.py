@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from mx_rec.base.log import logger
+from mx_rec.checkpoint.bundles import BundleWriter
 from mx_rec.checkpoint.tables import describe
 from mx_rec.constants.constants import PADDING_KEY
 from mx_rec.edits.replacing import extending, extensible, kept
@@ -359,7 +360,7 @@ class PlainTable:
                                                        values=values)]
         return last
 
-    def write(self, writer: "BundleWriter") -> None:
+    def write(self, writer: BundleWriter) -> None:
         """Writes keys and rows where `restore` reads them.
 
         Args:
@@ -464,55 +465,3 @@ def _unused_keys(rows: Rows, at_once: int) -> np.ndarray:
             keys = np.array([key for key in keys if not np.any(part == key)], np.int64)
         if len(keys) >= 2:
             return keys[:2]
-
-
-class BundleWriter:
-    """Writes tensors one by one into the files of one checkpoint of TensorFlow.
-
-    Args:
-        directory: Holds what is not yet merged; on the file system of the checkpoint.
-    """
-
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
-        self._parts = []  # type: List[str]
-        self._graph = tf.Graph()
-        with self._graph.as_default(), tf.device("/cpu:0"):
-            placeholder = tf.compat.v1.placeholder
-            self._prefix = placeholder(tf.string, [])
-            self._name, self._slice = placeholder(tf.string, [1]), placeholder(tf.string, [1])
-            self._values = {np.dtype(dtype): placeholder(dtype)
-                            for dtype in (np.float32, np.int16, np.int8, np.int64)}
-            self._saves = {dtype: tf.raw_ops.SaveV2(
-                prefix=self._prefix, tensor_names=self._name, shape_and_slices=self._slice,
-                tensors=[value]) for dtype, value in self._values.items()}
-            self._merged = placeholder(tf.string, [None])
-            self._merge = tf.raw_ops.MergeV2Checkpoints(
-                checkpoint_prefixes=self._merged, destination_prefix=self._prefix,
-                delete_old_dirs=True)
-        self._session = tf.compat.v1.Session(graph=self._graph)
-
-    def new_part(self) -> str:
-        """Returns a prefix for a checkpoint that is to be merged with the others."""
-        self._parts.append(os.path.join(self._directory, "part-{:06}".format(len(self._parts))))
-        return self._parts[-1]
-
-    def write(self, name: str, where: str, values: np.ndarray) -> None:
-        """Writes a tensor, or a part of one.
-
-        Args:
-            name: Its name in the checkpoint.
-            where: Shape of the whole and slice, as SaveV2 has it; empty for a whole one.
-            values: float32, int16, int8 or int64.
-        """
-        self._session.run(self._saves[values.dtype], {
-            self._prefix: self.new_part(), self._name: [name], self._slice: [where],
-            self._values[values.dtype]: values})
-
-    def finish(self, prefix: str) -> None:
-        """Makes one checkpoint of all parts, under a prefix."""
-        self._session.run(self._merge, {self._merged: self._parts, self._prefix: prefix})
-
-    def close(self) -> None:
-        """Ends the session."""
-        self._session.close()

@@ -8,7 +8,7 @@ converts the graph with all of its training ops, as far as it can.
 
 import contextlib
 import threading
-from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Sequence, Set
+from typing import Any, Callable, Iterable, Iterator, List, Sequence, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -57,15 +57,15 @@ def patched_gradients(stock: Callable[..., Any], ys: Any, xs: Any, *args: Any,
     while starts:
         graph = starts[0].graph
         with unchanged(graph):
-            asked = _tables_asked(starts, xs)
+            asked, needed = _tables_asked(starts, xs)
             # Lookups that were made since read the variables, and may be derived as they are.
-            has_to = any(one.table.handle.op in asked.needed for one in asked.tables)
-            if not asked.tables or reason and not has_to:
+            has_to = any(one.table.handle.op in needed for one in asked)
+            if not asked or reason and not has_to:
                 with _deriving():
                     return stock(ys, xs, *args, **kwargs)
         reason = _reason_now(graph)
         if reason and has_to:
-            raise NotImplementedError(_text(asked.tables[0], reason))
+            raise NotImplementedError(_text(asked[0], reason))
         if reason:
             continue
         with contextlib.ExitStack() as held:
@@ -76,7 +76,7 @@ def patched_gradients(stock: Callable[..., Any], ys: Any, xs: Any, *args: Any,
                     held.enter_context(take(session))
             are_alone = [held.enter_context(alone(one)) for one in sessions if has_run(one)]
             with extending:
-                _be_variables(graph, _tables_asked(starts, xs).tables, all(are_alone))
+                _be_variables(graph, _tables_asked(starts, xs)[0], all(are_alone))
     with _deriving():
         return stock(ys, xs, *args, **kwargs)
 
@@ -104,27 +104,16 @@ def _deriving() -> Iterator[None]:
         _calls.depth -= 1
 
 
-class _Asked(NamedTuple):
-    """Tables that gradients are asked of.
-
-    Attributes:
-        tables: The tables.
-        needed: The ops that what is derived needs.
-    """
-
-    tables: List[ConvertedVariable]
-    needed: Set[tf.Operation]
-
-
-def _tables_asked(starts: Sequence[tf.Operation], xs: Any) -> _Asked:
-    """Returns the tables that gradients of what ops give are asked of."""
+def _tables_asked(starts: Sequence[tf.Operation],
+                  xs: Any) -> Tuple[List[ConvertedVariable], Set[tf.Operation]]:
+    """Returns the tables that gradients of what ops give are asked of, and all that this needs."""
     graph = starts[0].graph
     tables = converted(graph)
     if not tables:
-        return _Asked([], set())
+        return [], set()
     asked, needed = set(_names(tf.nest.flatten(xs))), set(upstream(starts))
-    return _Asked([one for one in tables if one.plan.name in asked and not needed.isdisjoint(
-        (one.table.handle.op, graph.get_operation_by_name(one.plan.name)))], needed)
+    return [one for one in tables if one.plan.name in asked and not needed.isdisjoint(
+        (one.table.handle.op, graph.get_operation_by_name(one.plan.name)))], needed
 
 
 def _reason_now(graph: tf.Graph) -> str:

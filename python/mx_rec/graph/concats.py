@@ -25,20 +25,17 @@ def fuse_concats(graph: tf.Graph, planned: Sequence[Record]) -> None:
     for one in planned:
         if not one.fuses:
             continue
-        tensors = [graph.get_tensor_by_name(name) for name in one.left_out]
-        gradients = [(graph.get_tensor_by_name(columns.tensor), columns)
-                     for columns in one.gradients]
-        shapes = [graph.get_operation_by_name(name) for name in one.shapes]
         readers = [graph.get_operation_by_name(part.lookup) for part in one.parts]
         inputs = [list(member_of(reader, 0).values()) for reader in readers]
         read = _concatenate(graph.get_operation_by_name(one.node), readers, inputs)
-        replace_shapes(constants, shapes, {
+        replace_shapes(constants, map(graph.get_operation_by_name, one.shapes), {
             reader.outputs[0].name: (ids, part[1]) for reader, (*part, ids)
             in zip(readers, inputs)}, [read])
         passed = {}  # type: Dict[str, tf.Tensor]
-        for tensor, columns in gradients:
-            _replace_gradient(graph, read, tensor, columns, passed)
-        for tensor in tensors:
+        for columns in one.gradients:
+            _replace_gradient(graph, read, columns, passed)
+        # The outputs of ops in the place of others have become the tensor objects of these.
+        for tensor in map(graph.get_tensor_by_name, one.left_out):
             forbid_feeding(tensor.op, [tensor.value_index])
 
 
@@ -53,10 +50,11 @@ def _concatenate(op: tf.Operation, readers: List[tf.Operation],
     return whole.op
 
 
-def _replace_gradient(graph: tf.Graph, read: tf.Operation, tensor: tf.Tensor, columns: Record,
+def _replace_gradient(graph: tf.Graph, read: tf.Operation, columns: Record,
                       passed: Dict[str, tf.Tensor]) -> None:
     """Makes what takes the gradient of a part take its columns of the gradient of the whole, which
     is `passed` on to all parts at once where they wait for the same ops on the same device."""
+    tensor = graph.get_tensor_by_name(columns.tensor)
     key = repr((columns.whole, sorted(columns.waits), tensor.op.device))
     if key not in passed:
         waits = [graph.get_operation_by_name(name) for name in columns.waits]

@@ -20,7 +20,7 @@ from mx_rec.edits.replacing import FUSED_ATTRIBUTE, extending, extensible
 from mx_rec.edits.upstream import downstream, upstream
 from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.nodes import Nodes
-from mx_rec.tensorflow.graph_def import tensors_of
+from mx_rec.tensorflow.graph_def import tensors_of, waits_of
 from mx_rec.tensorflow.names import control_flow_util
 
 # The ops that change rows begin so.
@@ -172,15 +172,12 @@ class _Before:
     def __init__(self, graph: tf.Graph) -> None:
         self._graph = graph
         self.last = 0
-        # What was added first, of which nothing is read before a run needs it, and the outputs
-        # whose objects had become those of other ops by then.
+        # What was added first, of which nothing is read before a run needs it.
         self._unread = None  # type: Optional[Tuple[bytes, Set[str]]]
+        # The outputs whose objects had become those of other ops by then.
         self._moved = set()  # type: Set[str]
         self._versions = None  # type: Optional[Any]
-        self._nodes = OrderedDict()  # type: Dict[str, node_def_pb2.NodeDef]
-        # These objects become the tensors that take the places of what they are now.
-        self._own = {}  # type: Dict[str, tf.Tensor]
-        self._outside = {}  # type: Dict[str, tf.Tensor]
+        self._nodes = {}  # type: Dict[str, node_def_pb2.NodeDef]
 
     def add(self, definition: bytes, lookups: Iterable[str]) -> None:
         """Adds what depends on some lookups, which are going to be changed.
@@ -195,57 +192,41 @@ class _Before:
                            for place, tensor in enumerate(op.outputs) if tensor.op is not op}
             return
         self._read()
-        before = graph_pb2.GraphDef.FromString(definition)
-        changed = set(_below(before, lookups)).difference(self._nodes)
         were = self._were()
-        for node in before.node:
-            if node.name in changed:
-                self._add(self._graph.get_operation_by_name(node.name), node, were, changed)
+        added = set(_below(graph_pb2.GraphDef.FromString(definition), lookups))
+        for name in added.difference(self._nodes):
+            self._add(self._graph.get_operation_by_name(name), were)
+
+    def _add(self, op: tf.Operation, were: Dict[str, str]) -> None:
+        """Adds an op that was made later."""
+        self._nodes[op.name] = _node_of(op, were)
+        for place, tensor in enumerate(op.outputs):
+            name = "{}:{}".format(op.name, place)
+            if tensor.op is op:
+                were[name] = name
+            else:
+                self._moved.add(name)
 
     def _read(self) -> None:
-        """Reads what was added first: an op still lists the objects that its outputs were."""
         # Threads may come at once.
         with extending:
-            if self._unread is None:
-                return
-            definition, lookups = self._unread
-            before = graph_pb2.GraphDef.FromString(definition)
-            self._versions = before.versions
-            changed = _below(before, lookups)
-            for node in before.node:
-                if node.name not in changed:
-                    continue
-                self._nodes[node.name] = node
-                outputs = self._graph.get_operation_by_name(node.name).outputs
-                for place, tensor in enumerate(outputs):
-                    name = "{}:{}".format(node.name, place)
-                    if name not in self._moved:
-                        self._own[name] = tensor
-                for name in tensors_of(node):
-                    if _op_name(name) not in changed and name not in self._outside:
-                        self._outside[name] = self._graph.get_tensor_by_name(name)
-            self._unread = None
+            if self._unread is not None:
+                definition, lookups = self._unread
+                before = graph_pb2.GraphDef.FromString(definition)
+                self._versions = before.versions
+                self._nodes.update(_below(before, lookups))
+                self._unread = None
 
     def _were(self) -> Dict[str, str]:
-        """The names that tensors had before, by those that they have."""
-        return {tensor.name: name for name, tensor in self._own.items()}
-
-    def _add(self, op: tf.Operation, node: node_def_pb2.NodeDef, were: Dict[str, str],
-             added: Container[str] = ()) -> None:
-        """Adds an op, whose inputs were added or are `added` with it."""
-        copy = node_def_pb2.NodeDef()
-        copy.CopyFrom(node)
-        del copy.input[:]
-        for tensor in op.inputs:
-            name = were.get(tensor.name, tensor.name)
-            copy.input.append(name)
-            if _op_name(name) not in self._nodes and _op_name(name) not in added:
-                self._outside[name] = tensor
-        copy.input.extend("^" + waited.name for waited in op.control_inputs)
-        self._nodes[op.name] = copy
-        made = _outputs_of(op)
-        self._own.update(made)
-        were.update((name, name) for name in made)
+        """The names that tensors had before, by those that they have: an op still lists the objects
+        that its outputs were, which become the tensors that take their places."""
+        found = {}  # type: Dict[str, str]
+        for name in self._nodes:
+            for place, tensor in enumerate(self._graph.get_operation_by_name(name).outputs):
+                before = "{}:{}".format(name, place)
+                if before not in self._moved:
+                    found[tensor.name] = before
+        return found
 
     def _adopt(self, op: tf.Operation, were: Dict[str, str]) -> bool:
         """Takes an op that was added later for one of before, with all that it is computed from.
@@ -261,10 +242,9 @@ class _Before:
         for waited in op.control_inputs:
             depends |= waited.name in self._nodes or self._is_newer(waited) \
                 and self._adopt(waited, were)
-        if not depends or op.name in self._nodes:
-            return depends
-        self._add(op, op.node_def, were)
-        return True
+        if depends and op.name not in self._nodes:
+            self._add(op, were)
+        return depends
 
     def _is_newer(self, op: tf.Operation) -> bool:
         # pylint: disable=protected-access
@@ -295,36 +275,26 @@ class _Before:
             elif one.name in were or self._is_newer(one.op) and self._adopt(one.op, were):
                 wanted[one.name] = were[one.name]
         # What is computed by both would read rows at different times.
-        present = {tensor.op for tensor in self._own.values()}
+        present = {self._graph.get_operation_by_name(_op_name(name)) for name in were}
         others = [one for one in fetched if one.name not in wanted]
-        if not present.isdisjoint(needed_by(others, {tensor.name for tensor in fed})):
+        if not wanted or not present.isdisjoint(
+                needed_by(others, {tensor.name for tensor in fed})):
             return None
-        return self._fork()._copy(wanted, were, given)
-
-    def _fork(self) -> "_Before":
-        """The same, for what one copy takes besides."""
-        fork = _Before(self._graph)
-        fork._versions = self._versions  # pylint: disable=protected-access
-        fork._nodes.update(self._nodes)  # pylint: disable=protected-access
-        fork._own.update(self._own)  # pylint: disable=protected-access
-        fork._outside.update(self._outside)  # pylint: disable=protected-access
-        return fork
-
-    def _copy(self, wanted: Dict[str, str], were: Dict[str, str],
-              given: Dict[str, tf.Tensor]) -> Optional[Dict[str, _Fetched]]:
-        """Adds the ops as they were of what is wanted; see `copy`."""
-        names = self._needed(wanted.values(), given)
-        self._take_loops(names, were, given)
-        if not wanted or any(FUSED_ATTRIBUTE in self._nodes[name].attr for name in names):
+        nodes = self._needed(wanted.values(), given)
+        self._take_loops(nodes, were, given)
+        if any(FUSED_ATTRIBUTE in node.attr for node in nodes.values()):
             return None
+        return self._copied(nodes, wanted, given)
+
+    def _copied(self, nodes: Dict[str, node_def_pb2.NodeDef], wanted: Dict[str, str],
+                given: Dict[str, tf.Tensor]) -> Dict[str, _Fetched]:
+        """Adds ops as they were; returns those in the places of what is wanted."""
         part = graph_pb2.GraphDef(versions=self._versions)
         inputs = {}  # type: Dict[str, tf.Tensor]
         waits = []  # type: List[Tuple[str, str]]
-        for name in self._nodes:
-            if name not in names:
-                continue
+        for name, before in nodes.items():
             node = part.node.add()
-            node.CopyFrom(self._nodes[name])
+            node.CopyFrom(before)
             for attribute in ("_class", "_output_shapes"):
                 node.attr.pop(attribute, None)
             if "frame_name" in node.attr:
@@ -332,15 +302,12 @@ class _Before:
                 frame = "{}/{}_{}".format(node.attr["frame_name"].s.decode("utf-8"), _SCOPE,
                                           self._graph.version)
                 node.attr["frame_name"].s = frame.encode("utf-8")
-            del node.input[:]
-            for source in self._nodes[name].input:
-                full = _full_name(source)
-                if full is None and source[1:] not in names:
-                    waits.append((name, source[1:]))
-                    continue
-                node.input.append(source)
-                if full is not None and (full in given or full in self._outside):
-                    inputs[full] = given.get(full, self._outside.get(full))
+            inputs.update((source, given.get(source, self._graph.get_tensor_by_name(source)))
+                          for source in tensors_of(before)
+                          if source in given or _op_name(source) not in nodes)
+            waits.extend((name, waited) for waited in waits_of(before) if waited not in nodes)
+            node.input[:] = tensors_of(before) + [
+                "^" + waited for waited in waits_of(before) if waited in nodes]
         with extensible(self._graph):
             found = tf.import_graph_def(part, inputs, list(wanted.values()), name=_SCOPE)
             # What import_graph_def has made is told by the first of its ops: the scope is before.
@@ -353,7 +320,7 @@ class _Before:
                     "graph was before.", ", ".join(wanted), len(part.node))
         return dict(zip(wanted, found))
 
-    def _take_loops(self, names: Set[str], were: Dict[str, str],
+    def _take_loops(self, nodes: Dict[str, node_def_pb2.NodeDef], were: Dict[str, str],
                     given: Dict[str, tf.Tensor]) -> None:
         """Adds the ops of loops of which some nodes are a part: a loop is copied whole.
 
@@ -361,62 +328,55 @@ class _Before:
         an element is read or popped once.
         """
         fed = {tensor.name for tensor in given.values()}
-        waiting = list(names)
+        waiting = list(nodes.values())
+
+        def take(op: tf.Operation) -> None:
+            # What is no node was there before, under its name of then.
+            nodes[op.name] = self._nodes.get(op.name) or _node_of(op, were)
+            waiting.append(nodes[op.name])
+
         while waiting:
             makers = set()  # type: Set[tf.Operation]
             while waiting:
-                for source in self._nodes[waiting.pop()].input:
-                    full = _full_name(source)
-                    name = _op_name(source.lstrip("^"))
-                    if full in given or name in names:
+                node = waiting.pop()
+                sources = [one for one in tensors_of(node) if one not in given] + waits_of(node)
+                for name in map(_op_name, sources):
+                    op = self._graph.get_operation_by_name(name)
+                    if name in nodes:
                         continue
-                    if name not in self._nodes:
-                        op = self._outside[full].op if full in self._outside \
-                            else self._graph.get_operation_by_name(name)
-                        if op.type in _MAKERS:
-                            makers.add(op)
-                        if not control_flow_util.IsInWhileLoop(op):
-                            continue
-                        name = self._take(op, were)
-                    names.add(name)
-                    waiting.append(name)
+                    if name not in self._nodes and op.type in _MAKERS:
+                        makers.add(op)
+                    if name in self._nodes or control_flow_util.IsInWhileLoop(op):
+                        take(op)
             if makers:
-                # What is not outside of the nodes was there before, under names of then.
-                outside = [self._outside[full] for name in names
-                           for full in tensors_of(self._nodes[name])
-                           if full in self._outside and full not in given]
+                outside = [self._graph.get_tensor_by_name(source) for node in nodes.values()
+                           for source in tensors_of(node)
+                           if source not in given and _op_name(source) not in nodes]
                 for op in needed_by(outside, fed).intersection(downstream(makers, True)):
-                    if op.name not in self._nodes:
-                        names.add(self._take(op, were))
-                        waiting.append(op.name)
+                    if op.name not in nodes and op.name not in self._nodes:
+                        take(op)
 
-    def _take(self, op: tf.Operation, were: Dict[str, str]) -> str:
-        """Takes an op that was outside of the nodes among them; returns its name."""
-        self._add(op, op.node_def, were)
-        for made in _outputs_of(op):
-            self._outside.pop(made, None)
-        return str(op.name)
-
-    def _needed(self, names: Iterable[str], given: Dict[str, tf.Tensor]) -> Set[str]:
+    def _needed(self, names: Iterable[str],
+                given: Dict[str, tf.Tensor]) -> Dict[str, node_def_pb2.NodeDef]:
         """The nodes that some tensors and ops need, without those that only give what is fed."""
-        seen = set()  # type: Set[str]
-        waiting = [name for name in names if name not in given]
+        found = {}  # type: Dict[str, node_def_pb2.NodeDef]
+        waiting = list(names)
         while waiting:
-            name = _op_name(waiting.pop().lstrip("^"))
-            if name in seen or name not in self._nodes:
-                continue
-            seen.add(name)
-            for source in self._nodes[name].input:
-                full = _full_name(source)
-                if full is None or full not in given:
-                    waiting.append(source)
-        return seen
+            source = waiting.pop()
+            name = _op_name(source)
+            if source not in given and name not in found and name in self._nodes:
+                found[name] = self._nodes[name]
+                waiting.extend(tensors_of(found[name]) + waits_of(found[name]))
+        return found
 
 
-def _outputs_of(op: tf.Operation) -> Dict[str, tf.Tensor]:
-    """The outputs of an op by name, without those that became another op's."""
-    return {"{}:{}".format(op.name, position): tensor for position, tensor in enumerate(op.outputs)
-            if tensor.op is op}
+def _node_of(op: tf.Operation, were: Dict[str, str]) -> node_def_pb2.NodeDef:
+    """The node of an op, whose inputs have the names of before."""
+    node = node_def_pb2.NodeDef()
+    node.CopyFrom(op.node_def)
+    node.input[:] = [were.get(tensor.name, tensor.name) for tensor in op.inputs] + [
+        "^" + waited.name for waited in op.control_inputs]
+    return node
 
 
 def has_fused(graph: tf.Graph) -> bool:
@@ -447,10 +407,3 @@ def _below(definition: graph_pb2.GraphDef, roots: Iterable[str]) -> Dict[str, An
 
 def _op_name(tensor: str) -> str:
     return tensor.split(":")[0]
-
-
-def _full_name(source: str) -> Optional[str]:
-    """Name of the tensor that an input of a NodeDef names, None for an op that it waits for."""
-    if source.startswith("^"):
-        return None
-    return source if ":" in source else source + ":0"

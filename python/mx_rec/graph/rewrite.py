@@ -73,8 +73,8 @@ def rewrite(graph: tf.Graph, iterator: Record, lookups: Sequence[Record],
                        for name in iterator.initializers]
         datasets = [_ahead(source, extension, max_steps) for source in sources]
         element = datasets[0].element_spec
-        flat = {"output_types": [part.dtype for part in element],
-                "output_shapes": [part.shape for part in element]}
+        flat = {"output_types": [part.dtype for part in tf.nest.flatten(element)],
+                "output_shapes": [part.shape for part in tf.nest.flatten(element)]}
         resource = tf.raw_ops.IteratorV2(container="", shared_name="", name="iterator", **flat)
         values = tf.raw_ops.IteratorGetNext(iterator=resource, name="get_next", **flat)
         if iterator.kind == ONE_SHOT:
@@ -85,9 +85,12 @@ def rewrite(graph: tf.Graph, iterator: Record, lookups: Sequence[Record],
             initializers = [_restart(graph.get_operation_by_name(name), dataset, resource)
                             for name, dataset in zip(iterator.initializers, datasets)]
     components = list(get_next.outputs)
-    replace_each(get_next, values[:len(components)])
-    computed, prepared, requests, following = extension.split(values[len(components):])
-    for work, outputs, behind in zip(shared, requests, following):
+    own_components, extra, *ahead = tf.nest.pack_sequence_as(element, values)
+    replace_each(get_next, own_components)
+    computed, prepared = extra.computed, extension.prepared(extra)
+    following = iter(ahead[0] if ahead else ())
+    for work, outputs in zip(shared, extra.requests):
+        behind = next(following) + tuple(ahead[1:]) if work.is_ahead else ()
         for op in clusters.take_over(work, outputs, behind):
             for initializer in initializers:
                 initializer._add_control_input(op)  # pylint: disable=protected-access
@@ -104,6 +107,20 @@ def rewrite(graph: tf.Graph, iterator: Record, lookups: Sequence[Record],
     return Rewritten(initializers, components)
 
 
+class _Extra(NamedTuple):
+    """What an element has beside its components.
+
+    Attributes:
+        computed: Ids, and what is computed with them, by the names of the tensors.
+        prepared: For lookups of training by the same ids the offsets of each, and the inverse.
+        requests: What the work for tables on parameter servers gives.
+    """
+
+    computed: Dict[str, tf.Tensor]
+    prepared: Tuple[Tuple[Tuple[tf.Tensor, ...], tf.Tensor], ...]
+    requests: Tuple[Tuple[tf.Tensor, ...], ...]
+
+
 class _Extension:
     """The function that is mapped over the user's dataset."""
 
@@ -111,8 +128,6 @@ class _Extension:
                  shared: Sequence[clusters.Moving]) -> None:
         self._iterator = iterator
         self._shared = shared
-        # The requests of lookups whose rows are pulled ahead, and their sizes, in an element.
-        self._ahead = []  # type: List[int]
         self._moved = iterator.graph
         self._moved.versions.CopyFrom(graph.graph_def_versions)
         self._computed = [ids.tensor for ids in iterator.ids if ids.component is None]
@@ -147,8 +162,9 @@ class _Extension:
             found[ids.tensor] = name if ids.component is None else ids.component
         return found
 
-    def extend(self, *components: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-        """Returns the components, computed ids, and offsets and inverse of training lookups."""
+    def extend(self, *components: tf.Tensor) -> Tuple[Tuple[tf.Tensor, ...], _Extra]:
+        """Returns the components, and what comes with them."""
+        computed = {}  # type: Dict[str, tf.Tensor]
         ids = {one.tensor: components[one.component] for one in self._iterator.ids
                if one.component is not None}
         if self._computed:
@@ -158,18 +174,12 @@ class _Extension:
             inputs = {name: value for name, value in inputs.items() if name in used}
             values = tf.import_graph_def(self._moved, input_map=inputs, name="ids",
                                          return_elements=self._computed)
-            ids.update(zip(self._computed, values))
-        extras = [ids[name] for name in self._computed]
-        for sets in self._ops:
-            for offsets, inverse in self._prepare(sets, ids):
-                extras.extend(offsets + [inverse])
-        self._ahead = []
-        for work in self._shared:
-            if work.is_ahead:
-                first = len(components) + len(extras) + 3 * len(work.ids)
-                self._ahead.extend([first, first + 1])
-            extras.extend(clusters.prepare(work, ids))
-        return tuple(components) + tuple(extras)
+            computed = dict(zip(self._computed, values))
+            ids.update(computed)
+        prepared = [one for sets in self._ops for one in self._prepare(sets, ids)]
+        return components, _Extra(
+            computed, tuple((tuple(offsets), inverse) for offsets, inverse in prepared),
+            tuple(tuple(clusters.prepare(work, ids)) for work in self._shared))
 
     def with_next(self, dataset: Any) -> Any:
         """Returns a dataset of extended elements with the next requests, if rows are pulled ahead.
@@ -177,11 +187,12 @@ class _Extension:
         Args:
             dataset: What `extend` was mapped to.
         """
-        if not self._ahead:
+        ahead = [(place, work) for place, work in enumerate(self._shared) if work.is_ahead]
+        if not ahead:
             return dataset
-        last = [value for work in self._shared if work.is_ahead
-                for value in clusters.no_request(work)]
-        return with_next(dataset, self._ahead, last)
+        return with_next(dataset, lambda element: tuple(
+            clusters.request_of(work, element[1].requests[place]) for place, work in ahead),
+                         tuple(clusters.no_request(work) for _, work in ahead))
 
     def _prepare(self, sets: Sequence[Sequence[Record]], ids: Dict[str, tf.Tensor]
                  ) -> List[Tuple[List[tf.Tensor], tf.Tensor]]:
@@ -201,33 +212,11 @@ class _Extension:
             at += len(together)
         return found
 
-    def split(self, extras: Sequence[tf.Tensor]
-              ) -> Tuple[Dict[str, tf.Tensor], _Prepared, List[List[tf.Tensor]],
-                         List[List[tf.Tensor]]]:
-        """Names what `extend` and `with_next` put behind the components.
-
-        Returns:
-            Computed ids by their name in the graph; (offsets, inverse) by the name of the lookup;
-            what the work for tables on parameter servers gives; for each such work the next
-            requests, their sizes and the element's tag, if its rows are pulled ahead.
-        """
-        computed = dict(zip(self._computed, extras))
-        rest = list(extras[len(self._computed):])
-        prepared = {}  # type: _Prepared
-        for together in [together for sets in self._ops for together in sets]:
-            inverse = rest[len(together)]
-            for lookup, offsets in zip(together, rest):
-                prepared[lookup.node] = offsets, inverse
-            rest = rest[len(together) + 1:]
-        requests = []  # type: List[List[tf.Tensor]]
-        for work in self._shared:
-            requests.append(rest[:clusters.outputs_of(work)])
-            rest = rest[clusters.outputs_of(work):]
-        following = []  # type: List[List[tf.Tensor]]
-        for work in self._shared:
-            following.append(rest[:2] + rest[-1:] if work.is_ahead else [])
-            rest = rest[2:] if work.is_ahead else rest
-        return computed, prepared, requests, following
+    def prepared(self, extra: _Extra) -> _Prepared:
+        """Returns offsets and inverse of what `extend` gave, by the names of lookups."""
+        return {lookup.node: (offsets, inverse) for together, (every, inverse) in zip(
+            [together for sets in self._ops for together in sets], extra.prepared)
+                for lookup, offsets in zip(together, every)}
 
 
 def _processor(op: tf.Operation) -> str:

@@ -1,6 +1,6 @@
 """The shapes of rows, for what needs these without the rows."""
 
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Dict, Iterable, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -34,7 +34,7 @@ class Constants:
         return self._made[key]
 
 
-def replace_shapes(constants: Constants, shapes: Sequence[tf.Operation],
+def replace_shapes(constants: Constants, shapes: Iterable[tf.Operation],
                    known: Dict[str, Tuple[tf.Tensor, tf.Tensor]],
                    waits: Sequence[tf.Operation]) -> None:
     """Makes the shapes of rows known without the rows.

@@ -106,20 +106,6 @@ def extending_session(stock: Callable[..., None], self: Any) -> None:
         c_api.ExtendSession(self._session)
 
 
-class _Found:  # pylint: disable=too-few-public-methods
-    """What preparation has found in any graph of this process.
-
-    Attributes:
-        instead: Whether there is one whose runs may compute something in the place of what they
-            fetch: before that nobody has to ask.
-    """
-
-    instead = False
-
-
-_found = _Found()
-
-
 class _Computed(NamedTuple):
     """What a run computes that fetches and is fed certain objects.
 
@@ -197,7 +183,7 @@ def fetching(stock: Callable[..., List[Any]], self: Any) -> List[Any]:
     """
     # pylint: disable=protected-access
     some = stock(self)
-    if not _found.instead or not some:
+    if not some:
         return some
     # The handler of one run lists tensors, then ops.
     known = self.__dict__.get(_COMPUTED)
@@ -301,7 +287,6 @@ def _prepare(session: Any) -> None:
                 state.computed.clear()
                 if state.needs is None and has_fused(graph):
                     state.needs = Needs(graph)
-                _found.instead = _found.instead or _has_instead(state)
                 # Preparing may have added to the graph, and so may other threads meanwhile.
                 with extensible(graph):
                     if late is not None:

@@ -32,10 +32,6 @@ class _Rows:
         self.ids = self.inputs["ids" if self.op.type == FIND else "inverse"]
         # The rows, what passes them on, and their products with weights.
         self.passed = frozenset(planned.left_out) | {self.op.outputs[0].name}
-        # The outputs of other ops that take the place of these become these tensor objects.
-        self.left_out = [graph.get_tensor_by_name(name) for name in planned.left_out]
-        self.shapes = [graph.get_operation_by_name(name) for name in planned.shapes]
-        self.gradients = [(graph.get_tensor_by_name(one.tensor), one) for one in planned.gradients]
         self.none = constants.of([], tf.float32, self.op.device)
         weights = planned.weights and graph.get_tensor_by_name(planned.weights.tensor)
         # What sums are computed from.
@@ -88,10 +84,12 @@ def fuse_sums(graph: tf.Graph, planned: Sequence[Record], together: Iterable[Seq
     replace_ops([op for op, _ in sums], [[value] for _, value in sums])
     for rows, pooled in found:
         known = {name: (rows.ids, rows.like()) for name in rows.passed}
-        replace_shapes(constants, rows.shapes, known, [pooled.op])
-        for tensor, gradient in rows.gradients:
-            _replace_gradient(rows, pooled.op, tensor, gradient)
-        for tensor in rows.left_out:
+        replace_shapes(constants, map(graph.get_operation_by_name, rows.planned.shapes), known,
+                       [pooled.op])
+        for gradient in rows.planned.gradients:
+            _replace_gradient(rows, pooled.op, gradient)
+        # The outputs of ops in the place of others have become the tensor objects of these.
+        for tensor in map(graph.get_tensor_by_name, rows.planned.left_out):
             forbid_feeding(tensor.op, [tensor.value_index])
     return {rows.op.name: pooled.op for rows, pooled in found}
 
@@ -140,14 +138,14 @@ def _length(ids: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.shape(ids)[-1], tf.float32, name="length")
 
 
-def _replace_gradient(rows: _Rows, reader_of_bags: tf.Operation, tensor: tf.Tensor,
-                      gradient: Record) -> None:
+def _replace_gradient(rows: _Rows, reader_of_bags: tf.Operation, gradient: Record) -> None:
     """Makes what takes a gradient of each id take that of each bag."""
     # A gradient of each id has the shape of the rows, so that no update comes before they are
     # read. One of each bag may be a constant.
     waits = [rows.graph.get_operation_by_name(name) for name in gradient.waits]
     waits.append(reader_of_bags)
-    with in_place_of(tensor.op), tf.control_dependencies(waits):
+    with in_place_of(rows.graph.get_tensor_by_name(gradient.tensor).op), \
+            tf.control_dependencies(waits):
         of_bags = _of_bags(rows, gradient.repeated)
     for name in gradient.readers:
         reader = rows.graph.get_operation_by_name(name)

@@ -58,10 +58,8 @@ class Together:
     """
 
     def __init__(self, graph: tf.Graph, planned: Iterable[Any]) -> None:
+        self._graph = graph
         self.groups = [group.nodes for group in planned]
-        # The outputs of other ops that take the place of these become these tensor objects.
-        self._outputs = {name: list(graph.get_operation_by_name(name).outputs)
-                         for group in self.groups for name in group}
 
     def join(self, pooled: Dict[str, tf.Operation]) -> List[tf.Operation]:
         """Makes one op of the lookups of each group that now have the same form.
@@ -76,7 +74,8 @@ class Together:
         for group in self.groups:
             same = OrderedDict()  # type: Dict[Any, Dict[tf.Operation, None]]
             for name in group:
-                ops = [output.op for output in self._outputs[name]]
+                # The outputs of ops in the place of one become the tensor objects of its own.
+                ops = [output.op for output in self._graph.get_operation_by_name(name).outputs]
                 for op in ops + [pooled.get(name, ops[0])]:
                     if _can_join(op):
                         same.setdefault(_form(op), OrderedDict())[op] = None

@@ -36,11 +36,6 @@ class Updating:
         self._graph = graph
         self._groups = [one.updates for one in planned
                         if len(one.updates) > 1 or one.updates[0].members]
-        # The outputs of other ops that take the place of these become these tensor objects.
-        self._left_out = {name: graph.get_tensor_by_name(name) for group in self._groups
-                          for one in group for name in one.left_out}
-        self._waits = {name: list(graph.get_operation_by_name(name).outputs)
-                       for group in self._groups for one in group for name in one.waits}
         self._instead = {}  # type: Dict[tf.Operation, tf.Operation]
 
     def join_pushes(self) -> List[Tuple[tf.Operation, List[tf.Operation]]]:
@@ -91,7 +86,8 @@ class Updating:
             ops, ends = self._ops_of(group)
             if ops[0].type != PUSH:
                 made.append((self._fused(group, ops), ops + ends))
-        for tensor in self._left_out.values():
+        for tensor in [self._graph.get_tensor_by_name(name) for group in self._groups
+                       for one in group for name in one.left_out]:
             if tensor.op._id > first:  # pylint: disable=protected-access
                 forbid_feeding(tensor.op, [tensor.value_index])
             else:
@@ -132,15 +128,16 @@ class Updating:
         return made
 
     def _present(self, name: str) -> List[tf.Operation]:
-        """Returns what stands in the place of an op that the plan names."""
-        ops = [output.op for output in self._waits[name]] \
-            or [self._graph.get_operation_by_name(name)]
+        """Returns what stands in the place of an op that the plan names: the outputs of other ops
+        that take its place become its tensor objects."""
+        planned = self._graph.get_operation_by_name(name)
+        ops = [output.op for output in planned.outputs] or [planned]
         return [self._instead.get(op, op) for op in ops]
 
     def _part(self, handle: tf.Tensor, member: Record) -> Tuple[_Part, List[tf.Operation]]:
         """Returns what is taken in the place of a sum, and what that waits for."""
         # Sums over bags and concatenations may have got another op for it.
-        op = self._left_out[member.sum].op
+        op = self._graph.get_tensor_by_name(member.sum).op
         grad, inverse, *bags, offsets = op.inputs
         column = -1
         if op.type == "MxRecReduceColumns":

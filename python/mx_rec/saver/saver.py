@@ -28,9 +28,9 @@ from mx_rec.saver.var_lists import MARKER, is_marked, names_no_table, saver_ops
 from mx_rec.state.settings import Settings
 from mx_rec.state.table_variable import is_table_variable
 from mx_rec.stock.admission import check_admission
-from mx_rec.stock.checkpoints import DenseSource, with_variables
+from mx_rec.stock.checkpoints import DenseSource
 from mx_rec.stock.convert import converted
-from mx_rec.stock.saved_variables import described_variables, saved_variables
+from mx_rec.stock.saved_variables import described_variables, saved_variables, with_variables
 from mx_rec.tensorflow.names import checkpoint_management, training_util
 from mx_rec.validator.validator import Int, Text, checked, is_int
 
@@ -361,7 +361,7 @@ def _save_tables(sess: Any, operations: List[TableOps], checkpoint: str, dense: 
     except (OSError, tf.errors.ResourceExhaustedError) as error:
         raise _named_error(error, operations) from error
     more = {"id": uuid.uuid4().hex}  # type: Dict[str, Any]
-    variables_of_tables = described_variables(converted(sess.graph, operations))
+    variables_of_tables = described_variables(sess.graph, operations)
     if variables_of_tables:
         more[VARIABLES] = variables_of_tables
     try:

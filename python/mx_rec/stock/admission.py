@@ -1,7 +1,8 @@
 """Admission and eviction of the tables of unchanged models: what is counted, and by which clock."""
 
+import itertools
 from typing import (AbstractSet, Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional,
-                    Sequence, Set, Tuple)
+                    Sequence, Tuple)
 
 import tensorflow as tf
 
@@ -10,6 +11,7 @@ from mx_rec.checkpoint import tables
 from mx_rec.checkpoint.parts import directories_of
 from mx_rec.core.admission import Counted, admission_of, count_and_admit
 from mx_rec.core.table import Table
+from mx_rec.edits.upstream import upstream
 from mx_rec.edits.wiring import depends
 from mx_rec.ops import library
 from mx_rec.ops.lookups import mark_movable
@@ -429,15 +431,8 @@ def uncounted(ids: tf.Tensor, gathers: Sequence[tf.Operation]) -> List[tf.Tensor
 def _is_computed_from(tensor: tf.Tensor, sources: Sequence[tf.Tensor]) -> bool:
     """Returns whether a tensor is one of others or computed from one: other outputs of the same op,
     such as the rest of a batch, do not count."""
-    waiting, seen = [tensor], set()  # type: Tuple[List[tf.Tensor], Set[tf.Operation]]
-    while waiting:
-        one = waiting.pop()
-        if any(one is source for source in sources):
-            return True
-        if one.op not in seen:
-            seen.add(one.op)
-            waiting.extend(one.op.inputs)
-    return False
+    taken = (one for op in upstream([tensor]) for one in op.inputs)
+    return any(one is source for one in itertools.chain([tensor], taken) for source in sources)
 
 
 def occurrences(ids: tf.Tensor, has_fills: bool) -> tf.Tensor:

@@ -16,7 +16,7 @@ from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock import updates as forms
 from mx_rec.stock.adam import adam_steps
 from mx_rec.stock.dense_updates import SAME_AS_SPARSE, dense_updates
-from mx_rec.stock.fused import Piece, gradients_of, pieces_of
+from mx_rec.stock.fused import gradients_of, pieces_of
 from mx_rec.stock.id_limits import IdLimits, id_limits
 from mx_rec.stock.nodes import VARIABLES, Nodes, Stays, shape_of
 from mx_rec.stock.options import StockTables, dtypes_of, names_it, thresholds_of
@@ -278,37 +278,32 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         raise Stays("an initializer sets it and not its optimizer's variables, or these alone")
     if trains and not kind and not is_known(node.name, known):
         raise Stays("nothing updates it in this graph")
-    behind = nodes.needed([name for step in uses.steps() for name in step.ops],
+    steps = uses.steps()
+    behind = nodes.needed([name for step in steps for name in step.ops],
                           [gather.name for gather in uses.gathers])
-    pieces = _pieces(uses)
+    pieces = pieces_of(nodes, steps[0], uses.gathers) \
+        if len(steps) == 1 and not steps[0].decays else None
     gradients = gradients_of(
-        nodes, uses.steps()[0], [gather for gather in uses.gathers if gather.name in behind]) \
-        if len(uses.steps()) == 1 else None
+        nodes, steps[0], [gather for gather in uses.gathers if gather.name in behind]) \
+        if len(steps) == 1 else None
     # An update that takes the same for all rows does not depend on them, and still makes them.
     behind.update(piece.gather for piece in pieces or ())
     lookups = [Lookup(gather.name, gather.name in behind, bool(uses.padded))
                for gather in uses.gathers]
     return StockVariable(
         name=node.name, shape=list(shape), converts=True, reason=_summary(
-            uses, kind, initializer["kind"] if initial else "its initializer, which sets all"),
+            uses, kind, initializer["kind"] if initial else "its initializer, which sets all",
+            bool(pieces)),
         table=table_name(node.name), initializer=initializer, lookups=lookups,
         reads=[read.name for read in uses.reads], shapes=[one.name for one in uses.shapes],
         states=[one.name for one in uses.states],
-        updates=uses.steps(), kind=kind, slots=slots,
+        updates=steps, kind=kind, slots=slots,
         assigns=assigns, pieces=pieces,
         gradients=gradients, penalties=dense.penalties,
         changes=changes, slot_changes=[one.name for one in uses.slot_changes],
         is_in_branches=uses.is_in_branches,
         pivots=[one.name for one in uses.pivots], zeros=[one.name for one in uses.zeros],
         sets_rows=initial is None and not was_run, was_run=was_run)
-
-
-def _pieces(uses: Uses) -> Optional[List[Piece]]:
-    """Returns the lookups of the variable's one update, if it is fused with them."""
-    steps = uses.steps()
-    if len(steps) != 1 or steps[0].decays:
-        return None
-    return pieces_of(uses.nodes, steps[0], uses.gathers)
 
 
 def _initial_value(uses: Uses) -> Optional[Affine]:
@@ -408,14 +403,14 @@ def _plan_slot(uses: Uses, variable: str, name: str, shape: List[int],
         one.name for one in own.assigns if not uses.was_run]
 
 
-def _summary(uses: Uses, kind: str, start: str) -> str:
+def _summary(uses: Uses, kind: str, start: str, is_fused: bool) -> str:
     parts = ["{} gather{}".format(len(uses.gathers), "" if len(uses.gathers) == 1 else "s")]
     parts.append("updated by {}".format(kind) if kind else "not updated")
     if any(step.moves_all for step in uses.steps()):
         parts[1] += " in the place of AdamOptimizer, as lazy_adam asks: rows outside of a batch " \
                     "stay as they are,"
     parts.append("new rows by {}".format(start))
-    if _pieces(uses):
+    if is_fused:
         parts[1] += _FUSED
     if uses.changes:
         parts.append("rows set by {}".format(" and ".join(one.name for one in uses.changes)))

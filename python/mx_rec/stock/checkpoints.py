@@ -1,44 +1,27 @@
-"""Variables of stock models between their tables and checkpoints of variables.
-
-A checkpoint may have as a variable what the graph has as a table: it is taken over. It may have as
-a table what the graph has as a variable: it is written out, row by row.
-"""
+"""Tables of stock models take over what a checkpoint has as variables."""
 
 import contextlib
 import os
-import shutil
-import tempfile
-import weakref
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set
 
-import numpy as np
 import tensorflow as tf
 
 from mx_rec.base.log import logger
 from mx_rec.checkpoint import tables
-from mx_rec.checkpoint.chains import VARIABLES, chain_of, read_manifest
 from mx_rec.checkpoint.commit import listed_tables
-from mx_rec.checkpoint.contents import alone, read_table, sound_table, temporary_table
-from mx_rec.checkpoint.loads import StagedLoads, expect_rows, tables_to_load
+from mx_rec.checkpoint.loads import StagedLoads, tables_to_load
 from mx_rec.checkpoint.parts import directories_of, name_of
-from mx_rec.checkpoint.paths import is_remote
-from mx_rec.checkpoint.remote import directory_of, local_copy
+from mx_rec.checkpoint.remote import directory_of
 from mx_rec.checkpoint.table_ops import TableOps
 from mx_rec.core.rows import FLOAT32
 from mx_rec.core.table import Table
 from mx_rec.edits.replacing import extensible, kept
-from mx_rec.ops.lookups import find_rows
-from mx_rec.state.table_variable import is_table_variable
 from mx_rec.stock.admission import RowRules, SavedHistory, history_of
-from mx_rec.stock.analysis import plan_variables
-from mx_rec.stock.planned import Slot, StockVariable, table_name
-from mx_rec.stock.convert import places_of, saved_places
-from mx_rec.stock.dense import CHUNK, set_all
-from mx_rec.stock.options import StockTables
+from mx_rec.stock.dense import set_all
 from mx_rec.stock.parts import SavedPlace
+from mx_rec.stock.planned import table_name
 from mx_rec.stock.server_fill import tables_on_disk
 from mx_rec.tensorflow.names import NewCheckpointReader
-
 
 # The attribute of a graph that has what fills its tables, by tables and names of variables: the
 # placeholder of a checkpoint's prefix, and the op.
@@ -316,242 +299,3 @@ def _other_ids(one: Any, checkpoint: str, has: str) -> tf.errors.InvalidArgument
             one.table.table_name, checkpoint, one.saved.name, has,
             "without" if one.plan.ids.is_lifted else "with",
             "leave the variable out of" if one.plan.ids.is_lifted else "name the variable in"))
-
-
-class _Wanted(NamedTuple):
-    """A variable of a graph that a checkpoint has as a table.
-
-    Attributes:
-        plan: What the graph does with it.
-        saved: Where it would stand in a checkpoint of variables.
-        slots: The same of its optimizer's variables, by the name of the slot.
-    """
-
-    plan: StockVariable
-    saved: SavedPlace
-    slots: Dict[str, SavedPlace]
-
-
-@contextlib.contextmanager
-def with_variables(graph: tf.Graph, checkpoint: str) -> Iterator[str]:
-    """Gives a checkpoint that has as variables what the graph has as variables.
-
-    Args:
-        graph: The graph that is restored.
-        checkpoint: Prefix of the checkpoint.
-
-    Yields:
-        The prefix of the checkpoint itself if it has no such table, else that of a temporary one.
-
-    Raises:
-        tf.errors.DataLossError: If a table's files are damaged.
-        tf.errors.InvalidArgumentError: If a variable has another number of rows.
-        ValueError: If a table has keys that the variable has not.
-    """
-    with local_copy(directory_of(checkpoint)) as directory:
-        wanted = _wanted(graph, checkpoint, directory)
-        if not wanted:
-            yield checkpoint
-            return
-        # Parameter servers read it as well.
-        beside = os.path.dirname(os.path.abspath(checkpoint)) \
-            if any(one.plan.on_servers for one in wanted) else None
-        folder = tempfile.mkdtemp(prefix="mx_rec_variables_", dir=beside)
-        try:
-            prefix = os.path.join(folder, "variables")
-            _write(wanted, checkpoint, directory, prefix)
-            yield prefix
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _wanted(graph: tf.Graph, checkpoint: str, directory: str) -> List[_Wanted]:
-    """Finds the variables of a graph that a checkpoint has as tables only."""
-    names = saved_tables(checkpoint)
-    variables = [variable for variable in graph.get_collection(
-        tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
-                 if isinstance(variable, tf.Variable) and not is_table_variable(variable)]
-    for variable in variables:
-        if table_name(variable.op.name, True) in names:
-            raise ValueError(
-                "the variable {!r} cannot be restored from {}: it is the table {!r} there, by ids "
-                "without limits, which no variable has.".format(
-                    variable.op.name, checkpoint, table_name(variable.op.name, True)))
-    if not names or not any(table_name(variable.op.name) in names for variable in variables):
-        return []
-    places = saved_places(graph)
-    plans = plan_variables(graph.as_graph_def(), StockTables((".*",), 1), False,
-                           known=names, has_saver=True, decides_ids=False, saved=places)
-    known = NewCheckpointReader(checkpoint).get_variable_to_shape_map()
-    objects = {variable.op.name for variable in variables}
-    found = []  # type: List[_Wanted]
-    for plan in plans:
-        name = table_name(plan.name) if plan.part is None else plan.table
-        if name not in names or plan.name not in objects:
-            continue
-        plan = plan._replace(table=name)
-        if not plan.converts:
-            plan = plan._replace(slots=_saved_slots(places, plan, objects, directory))
-        saved, slots = places_of(places, plan)
-        if saved.name not in known:
-            for path in directories_of(directory, name) if plan.part is None else ():
-                expect_rows(plan.name, plan.rows, path, sound_table(
-                    path, "the table {!r} cannot be restored".format(name)))
-            found.append(_Wanted(plan, saved, dict(
-                zip([slot.name for slot in plan.slots], slots))))
-    return found
-
-
-def _saved_slots(places: Dict[str, SavedPlace], plan: StockVariable, objects: Set[str],
-                 directory: str) -> List[Slot]:
-    """Returns the slots that a checkpoint has of a variable that could not be a table here.
-
-    Args:
-        places: Where the variables of the graph stand in checkpoints.
-        plan: The plan of the variable.
-        objects: The names of the variables of the graph.
-        directory: That of the checkpoint's tables.
-    """
-    here = {(places[name].name, places[name].first) if name in places else (name, 0): name
-            for name in objects}
-    return [Slot(here[one["name"], one["first"]], one["slot"], one["initial"])
-            for one in read_manifest(directory).get(VARIABLES, ())
-            if one["slot"] and (one["table"], one["key"]) == (plan.table, plan.first)
-            and (one["name"], one["first"]) in here]
-
-
-def _write(wanted: Sequence[_Wanted], checkpoint: str, directory: str, prefix: str) -> None:
-    """Writes a checkpoint of variables: all that the other has, and tables."""
-    values = []  # type: List[Tuple[str, str, np.ndarray]]
-    known = NewCheckpointReader(checkpoint).get_variable_to_shape_map()
-    for one in wanted:
-        plan, own = one.plan, slice(one.plan.first, one.plan.first + one.plan.shape[0])
-        # Evaluation and prediction give what a table gives; a training admits every row.
-        found = saved_values(directory, plan.table, plan.rows, {
-            slot.name: slot.initial for slot in plan.slots}, not plan.updates)
-        # Such tables were trained by an optimizer whose variables stayed TensorFlow's, if these are
-        # in the other.
-        places = [("", one.saved)] + [(name, place) for name, place in one.slots.items()
-                                      if place.name not in known]
-        values.extend((place.name, place.spec, found[name][own].reshape(plan.shape))
-                      for name, place in places)
-        logger.info("the variable %s takes the rows of the table %s of %s.", one.saved.name,
-                    one.plan.table, directory)
-    write_checkpoint(values, prefix + "-tables")
-    _link(checkpoint, prefix + "-others")
-    with tf.Graph().as_default(), tf.device("/cpu:0"):
-        merge = tf.raw_ops.MergeV2Checkpoints(
-            checkpoint_prefixes=tf.constant([prefix + "-others", prefix + "-tables"]),
-            destination_prefix=tf.constant(prefix), delete_old_dirs=False)
-        with tf.compat.v1.Session(config=alone()) as session:
-            session.run(merge)
-
-
-def _link(checkpoint: str, prefix: str) -> None:
-    """Gives the files of a checkpoint's variables another name; remote ones are copied."""
-    folder, base = os.path.split(checkpoint)
-    for name in tf.io.gfile.listdir(folder or "."):
-        if name == base + ".index" or name.startswith(base + ".data-"):
-            path, target = os.path.join(folder, name), prefix + name[len(base):]
-            if is_remote(path):
-                tf.io.gfile.copy(path, target)
-            else:
-                os.symlink(os.path.abspath(path), target)
-
-
-def write_checkpoint(values: Sequence[Tuple[str, str, np.ndarray]], prefix: str) -> None:
-    """Writes a checkpoint of variables.
-
-    Args:
-        values: Names, specs of parts as TensorFlow's savers write them or "", and values.
-        prefix: Its prefix.
-    """
-    with tf.Graph().as_default(), tf.device("/cpu:0"):
-        inputs = [tf.compat.v1.placeholder(value.dtype.type if value.dtype != object else tf.string,
-                                           value.shape) for _, _, value in values]
-        save = tf.raw_ops.SaveV2(prefix=tf.constant(prefix),
-                                 tensor_names=tf.constant([name for name, _, _ in values]),
-                                 shape_and_slices=tf.constant([spec for _, spec, _ in values]),
-                                 tensors=inputs)
-        with tf.compat.v1.Session(config=alone()) as session:
-            session.run(save, dict(zip(inputs, [value for _, _, value in values])))
-
-
-def written_for(graph: tf.Graph, values: Sequence[Tuple[str, str, np.ndarray]]) -> str:
-    """Writes a temporary checkpoint of variables, which stays as long as a graph.
-
-    Args:
-        graph: The graph.
-        values: See `write_checkpoint`.
-
-    Returns:
-        Its prefix.
-    """
-    folder = tempfile.mkdtemp(prefix="mx_rec_variables_")
-    weakref.finalize(graph, shutil.rmtree, folder, True)
-    prefix = os.path.join(folder, "variables")
-    write_checkpoint(values, prefix)
-    return prefix
-
-
-def _initial_rows(described: Any, count: int) -> np.ndarray:
-    """Returns the rows that a table makes of the keys 0, 1, ..., float32 (count, dim).
-
-    Args:
-        described: What is on disk of the table, or of a part of it (checkpoint.tables.describe).
-        count: Of the keys.
-    """
-    with tf.Graph().as_default():
-        variable, handle = temporary_table(described["config"])
-        keys = tf.compat.v1.placeholder(tf.int64, [None])
-        found, = find_rows([handle], [variable], [keys], initial=True)
-        with tf.compat.v1.Session(config=alone()) as session:
-            return np.concatenate([session.run(found, {keys: np.arange(
-                first, min(first + CHUNK, count))}) for first in range(0, count, CHUNK)])
-
-
-def saved_values(directory: str, table: str, count: int, starts: Dict[str, float],
-                 is_found: bool) -> Dict[str, np.ndarray]:
-    """Reads a table as a variable has its rows: those that were never made start as it made them.
-
-    Args:
-        directory: That of the checkpoint's tables, or its last delta.
-        table: Name of the table.
-        count: Rows of the variable.
-        starts: What the slots that are wanted start at, by name.
-        is_found: Whether keys that training refuses have zeros, as lookups without training find
-            them, and slots as they start.
-
-    Returns:
-        The rows, float32 (n, dim), as "", and the same of each slot.
-
-    Raises:
-        tf.errors.DataLossError: If the table's files are damaged.
-        ValueError: If it has a key that the variable has not.
-    """
-    links = chain_of(directory)
-    described = [[_described(table, path) for path in directories_of(link, table)]
-                 for link in links]
-    initial = _initial_rows(described[0][0], count)
-    refuses = is_found and any(about["history"] is not None and about["history"]["access"] > 1
-                               for about in described[-1])
-    if refuses:
-        initial[:] = 0
-    saved = read_table(links, table, [about for link in described for about in link], list(starts),
-                       found=refuses)
-    keys = saved.keys
-    if len(keys) and not (0 <= keys.min() and keys.max() < count):
-        raise ValueError("the table {!r} has the key {} and so is no variable of {} rows.".format(
-            table, keys.max(), count))
-    values = {name: np.full(initial.shape, start, np.float32) for name, start in starts.items()}
-    values[""] = initial
-    for name, there in dict(saved.slots, **{"": saved.rows}).items():
-        values[name][keys] = there
-    return values
-
-
-def _described(name: str, path: str) -> Any:
-    """Returns what is on disk of a table, every file of which is read."""
-    what = "the table {!r} cannot be restored from {}".format(name, path)
-    sound_table(path, what, tables.verify)
-    return sound_table(path, what)

@@ -1,5 +1,6 @@
 """Applies the plan of stock/analysis.py to a graph: tables in the place of variables."""
 
+import json
 from typing import (AbstractSet, Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set,
                     Tuple)
 
@@ -34,6 +35,10 @@ from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_parts, 
                                       update_together)
 from mx_rec.stock.servers import HERE, Servers
 from mx_rec.tensorflow.graph_def import without_nodes
+
+# The collection of a graph, also of one that was imported, that has what manifests say of variables
+# that became tables, as JSON. Those by ids without limits are left out: no variable has such.
+DESCRIBED = "mx_rec_variables"
 
 # The attribute of a graph that holds what was converted.
 CONVERTED = "_mx_rec_stock_tables"
@@ -342,7 +347,20 @@ def _convert(graph: tf.Graph, rows: Rows, fused: Dict[str, Set[str]],
     made = ConvertedVariable(plan, table, *places_of(places, plan), rows.rules, clear, {})
     made.objects.update(forget_variables(
         graph, [plan.name] + [slot.variable for slot in plan.slots]))
+    if not plan.ids.is_lifted:
+        graph.add_to_collection(DESCRIBED, json.dumps(_described(made)))
     return made
+
+
+def _described(one: ConvertedVariable) -> List[Dict[str, Any]]:
+    """Returns what a manifest says of a variable that became a table (docs/checkpoint-format.md):
+    an entry for it, and for each slot."""
+    places = [(one.saved, "", 0.0)] + [
+        (place, slot.name, slot.initial) for place, slot in zip(one.slots, one.plan.slots)]
+    return [{
+        "name": place.name, "whole": [place.whole] + one.plan.shape[1:], "first": place.first,
+        "rows": one.plan.shape[0], "table": one.table.table_name, "key": one.plan.first,
+        "slot": slot, "initial": initial} for place, slot, initial in places]
 
 
 def _pass_on(variable: Any, initializer: tf.Operation) -> None:

@@ -136,16 +136,16 @@ def pieces_of(nodes: Nodes, step: Step, gathers: Sequence[Any]) -> Optional[List
         return None
     by_ids = collections.Counter(_ids_of(nodes, gather) for gather in gathers)
     pieces = []  # type: List[Piece]
-    for gather, ids, value, is_of_all in _gradients(nodes, step, gathers) or ():
+    for one in gradients_of(nodes, step, gathers) or ():
+        gather = nodes.by_name[one.gather]
+        ids = _ids_of(nodes, gather)
         # Of two gathers by one tensor it does not show which one a gradient is of.
-        is_known = by_ids[ids] == 1 and not is_of_all
-        piece = _piece(nodes, gather, ids, value, step) if is_known else None
+        is_known = by_ids[ids] == 1 and not one.is_of_all
+        piece = _piece(nodes, gather, ids, one.grad, step) if is_known else None
         if piece is None:
             return None
         pieces.append(piece)
-    if not pieces:
-        return None
-    return pieces if len({piece.gather for piece in pieces}) == len(pieces) else None
+    return pieces if pieces and len({one.gather for one in pieces}) == len(pieces) else None
 
 
 def gradients_of(nodes: Nodes, step: Step, gathers: Sequence[Any]) -> Optional[List[Piece]]:
@@ -160,15 +160,6 @@ def gradients_of(nodes: Nodes, step: Step, gathers: Sequence[Any]) -> Optional[L
         Gradients of the rows of a gather's ids, in the order of the ids; None if anything else is
         summed. Of several gathers by the same ids it is the first.
     """
-    found = _gradients(nodes, step, gathers)
-    return [Piece(gather.name, value, None, is_of_all)
-            for gather, _, value, is_of_all in found] if found else None
-
-
-def _gradients(nodes: Nodes, step: Step,
-               gathers: Sequence[Any]) -> Optional[List[Tuple[Any, Output, Output, bool]]]:
-    """Returns gathers, their ids, the gradients of their rows, and whether these are one tensor for
-    all gathers; None if it is not these."""
     if step.dense is not None:
         # What TensorFlow adds is cut no further: nothing joins gradients before.
         values, rows = [list(one) for one in zip(*step.parts)]
@@ -187,15 +178,15 @@ def _gradients(nodes: Nodes, step: Step,
     by_ids = {_ids_of(nodes, gather): gather for gather in reversed(gathers)}
     # Those of several lookups are joined first, and multiplied with a rate or clipped then.
     is_of_all = len(values) < len(rows)
-    found = []  # type: List[Tuple[Any, Output, Output, bool]]
+    found = []  # type: List[Piece]
     for value, row in zip(values * len(rows) if is_of_all else values, rows):
         # The program may have reshaped the ids itself.
         while row not in by_ids:
             if row[1] != 0 or nodes.by_name[row[0]].op not in ("Identity", "Reshape"):
                 return None
             row = nodes.inputs[row[0]][0]
-        found.append((by_ids[row], row, value, is_of_all))
-    return found
+        found.append(Piece(by_ids[row].name, value, None, is_of_all))
+    return found or None
 
 
 def _ids_of(nodes: Nodes, gather: Any) -> Output:

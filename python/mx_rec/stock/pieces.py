@@ -198,18 +198,19 @@ def _pool(one: _Lookup, none: tf.Tensor) -> None:
     # Some may have been replaced since the lookup noted them.
     waits = [in_its_place(wait) for wait in one.waits]
     with in_place_of(one.op, waits, [one.op.name]):
-        bags = _bags(one) if one.weights is None else _weighted_bags(one, none)
+        ids, counted, ends, divisors = _bags(one) if one.weights is None \
+            else _weighted_bags(one, none)
         table.multi_lookup_times[True] += 1
-        offsets, inverse = one.rows.make_rows(one.piece.gather, bags.ids, bags.counted, [one.op])
+        offsets, inverse = one.rows.make_rows(one.piece.gather, ids, counted, [one.op])
         norms = norms_of(one.piece.bags.max_norm)
         weights = none
         if one.weights is not None:
             weights = library().mx_rec_bag_weights(tf.reshape(one.weights, [-1]), inverse,
                                                    name="weights")
         one.pooled, = read_rows([table.handle], [row_shape(table.variable)], [offsets], [inverse],
-                                ([bags.ends], [weights], [bags.divisors]), norms=norms,
+                                ([ends], [weights], [divisors]), norms=norms,
                                 name="pooled")
-        one.found = [offsets, inverse, bags.ends, weights, bags.divisors, norms,
+        one.found = [offsets, inverse, ends, weights, divisors, norms,
                      one.pooled.op.outputs[1:]]
     replace_output(one.op, one.pooled)
 
@@ -234,18 +235,9 @@ def _apply(change: _Update) -> None:
     rows.replace_update(change.step, done)
 
 
-class _Ends(NamedTuple):
-    """The bags of a lookup: ids, what is counted of them, where each bag ends among them, and
-    divisors of bags."""
-
-    ids: tf.Tensor
-    counted: tf.Tensor
-    ends: tf.Tensor
-    divisors: tf.Tensor
-
-
-def _bags(lookup: _Lookup) -> _Ends:
-    """Adds the op that makes bags of sparse ids without weights."""
+def _bags(lookup: _Lookup) -> Sequence[tf.Tensor]:
+    """Adds the op that makes bags of sparse ids without weights; returns ids, what is counted of
+    them, where each bag ends among them, and divisors of bags."""
     bags = lookup.piece.bags
     indices, shape = _matrix(lookup.inputs)
 
@@ -260,15 +252,15 @@ def _bags(lookup: _Lookup) -> _Ends:
     ids = found.bag_ids[0]
     # What is counted is without the ids that fill bags without ids.
     counted = made(False).bag_ids[0] if lookup.rows.rules.refuses and lookup.fills() else ids
-    return _Ends(ids, counted, found.ends[0], found.divisors[0])
+    return ids, counted, found.ends[0], found.divisors[0]
 
 
-def _weighted_bags(lookup: _Lookup, none: tf.Tensor) -> _Ends:
-    """Adds the ops that make bags of sparse ids with weights, in the order of the ids."""
+def _weighted_bags(lookup: _Lookup, none: tf.Tensor) -> Sequence[tf.Tensor]:
+    """As `_bags`, of sparse ids with weights, in the order of the ids."""
     ids = lookup.rows.checked_ids(lookup.inputs[1])
     indices, shape = _matrix(lookup.inputs)
     ends = library().mx_rec_sparse_bag_ends(indices, shape, name="ends")
-    return _Ends(ids, lookup.rows.occurrences(lookup.inputs[1]), ends, none)
+    return ids, lookup.rows.occurrences(lookup.inputs[1]), ends, none
 
 
 def _matrix(sparse: Sequence[tf.Tensor]) -> Tuple[tf.Tensor, tf.Tensor]:

@@ -1,6 +1,6 @@
 """Puts ops of a table in the place of the ops of one variable."""
 
-from typing import Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -21,20 +21,6 @@ from mx_rec.stock.dense import chunk_of
 from mx_rec.stock.dense_updates import Penalty
 from mx_rec.stock.fused import SHAPES, Piece
 from mx_rec.stock.nodes import Output
-
-
-class BatchRows(NamedTuple):
-    """The distinct rows of a batch.
-
-    Attributes:
-        offsets: int64 (u).
-        inverse: For each id of the batch its place among these.
-        rows: float32 (u, dim), as they are before the step.
-    """
-
-    offsets: tf.Tensor
-    inverse: tf.Tensor
-    rows: tf.Tensor
 
 
 class Rows:
@@ -64,7 +50,7 @@ class Rows:
         # What counts for lookups and reads counts for updates, by the updates they are of.
         self._counting = []  # type: List[Tuple[tf.Operation, FrozenSet[str]]]
         self._recounts = []  # type: List[Tuple[tf.Operation, str]]
-        self._batch = None  # type: Optional[BatchRows]
+        self._batch = None  # type: Optional[Tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
         self._padded = {lookup.node for lookup in plan.lookups if lookup.is_padded}
         #: What gives the whole variable in the place of reads.
         self.values = []  # type: List[tf.Operation]
@@ -276,11 +262,11 @@ class Rows:
             inverses = []  # type: List[tf.Tensor]
             if batch is not None:
                 # The rows that the value of the penalty is of, before any of them changes.
-                offsets = batch.offsets
-                grad = library().mx_rec_reduce(grad, batch.inverse, offsets, name="sums")
+                offsets, inverse, rows = batch
+                grad = library().mx_rec_reduce(grad, inverse, offsets, name="sums")
                 for one in step.decays:
                     number = one.factor * tf.reshape(self.tensor(one.number), [])
-                    grad += number * (tf.sign(batch.rows) if one.is_sign else batch.rows)
+                    grad += number * (tf.sign(rows) if one.is_sign else rows)
             else:
                 # An embedding that the gradient depends on was counted before; see `end`.
                 with tf.control_dependencies([grad]):
@@ -355,9 +341,10 @@ class Rows:
         self._recounts.extend((offsets.op.inputs[1].op, name) for name in names)
         return offsets, inverse
 
-    def batch(self) -> BatchRows:
-        """Returns the distinct rows of all lookups whose gradients an update with a penalty sums;
-        they are made where they are missing."""
+    def batch(self) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns the distinct rows of all lookups whose gradients an update with a penalty sums:
+        their offsets, for each id its place among these, and the rows as they are before the step.
+        They are made where they are missing."""
         if self._batch is None:
             steps = [step for step in self.plan.updates if step.decays]
             graph = self.graph
@@ -366,7 +353,7 @@ class Rows:
                 ids, _ = self.gradient(steps[0])
                 offsets, inverse = self._counted_rows(ids, steps)
                 rows, = read_rows([self.table.handle], [row_shape(self.table.variable)], [offsets])
-            self._batch = BatchRows(offsets, inverse, rows)
+            self._batch = offsets, inverse, rows
         return self._batch
 
     def penalize(self, penalty: Penalty) -> None:
@@ -376,7 +363,7 @@ class Rows:
         """
         op = self.op(penalty.node)
         if any(step.decays for step in self.plan.updates):
-            rows = self.batch().rows
+            _, _, rows = self.batch()
         with in_place_of(op, device=self.device):
             if not any(step.decays for step in self.plan.updates):
                 ids = tf.concat([tf.cast(tf.reshape(self.op(one.node).inputs[1], [-1]), tf.int64)

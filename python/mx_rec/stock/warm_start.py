@@ -23,12 +23,12 @@ from mx_rec.ops import library
 from mx_rec.stock.admission import RowRules, SavedHistory, started_clock, history_of
 from mx_rec.stock.analysis import plan_variables
 from mx_rec.stock.planned import product, table_name
-from mx_rec.stock.checkpoints import (expect_conversion, RowDtypes, row_dtypes_of, saved_values,
-                                      written_for)
+from mx_rec.stock.checkpoints import RowDtypes, expect_conversion, row_dtypes_of
 from mx_rec.stock.convert import (ConvertedVariable, Needs, converted, places_of,
                                   saved_places)
 from mx_rec.stock.dense import set_all
 from mx_rec.stock.options import StockTables
+from mx_rec.stock.saved_variables import saved_values, written_for
 from mx_rec.tensorflow import names
 
 # The attribute of a graph that goes on from a checkpoint of its own.
@@ -430,7 +430,7 @@ class VariableStarts:
         Returns:
             The prefix of a temporary checkpoint, which stays as long as the graph.
         """
-        values = []  # type: List[Tuple[str, str, np.ndarray]]
+        values = []  # type: List[Tuple[str, np.ndarray]]
         for name, one in wanted.items():
             parts = [_values(path, described, one.initial)
                      for path, described in zip(one.saved.paths, one.saved.described)]
@@ -439,7 +439,7 @@ class VariableStarts:
                 shape = group.parts[0].shape.as_list()[1:]
                 if product(shape) == value.shape[1]:
                     value = value.reshape([len(value)] + shape)
-                values.append((group.previous, "", value))
+                values.append((group.previous, value))
             logger.info("the variable %s starts with the rows of the table %s of %s.", name,
                         ", ".join(os.path.basename(path) for path in one.saved.paths),
                         source.checkpoint)

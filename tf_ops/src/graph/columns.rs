@@ -3,9 +3,10 @@
 
 use super::consumers::same;
 use super::graph_def::{Graph, Node, NodeInput};
+use super::known::{holds, if_known, Found, Known};
 use super::readers::source_of;
-use super::sizes::{Size, SizeReader};
-use super::tensors::{constant, dims, integers_of, Dims};
+use super::sizes::SizeReader;
+use super::tensors::{dims, integers_of, Dims};
 use mx_rec_kernels::Result;
 use std::collections::HashSet;
 
@@ -33,61 +34,20 @@ pub(super) struct Sliced {
 
 /// Looks for the slice that a tensor is.
 pub(super) fn sliced<'a>(graph: &Graph<'a>, tensor: &NodeInput<'a>) -> Result<Option<Sliced>> {
-    let mut search = Search {
+    let search = Search {
         graph,
         waits: Vec::new(),
         shapes: Vec::new(),
     };
-    let (mut tensor, mut left_out) = (*tensor, Vec::new());
-    for _ in 0..MOST_PASSED {
-        let Some(node) = source_of(graph, &tensor) else {
-            return Ok(None);
-        };
-        left_out.push(tensor.tensor());
-        let given = |place| graph.data_input(node, place);
-        let (whole, sizes) = match node.op {
-            "Identity" => (given(0), [None, None]),
-            "Reshape" => (given(0), [given(1), None]),
-            "Slice" | "SplitV" => (given(0), [given(1), given(2)]),
-            "Split" => (given(1), [given(0), None]),
-            _ => return Ok(None),
-        };
-        let Some(whole) = whole else {
-            return Ok(None);
-        };
-        search.note(node, &sizes)?;
-        let found = match node.op {
-            "Identity" => None,
-            // Feature columns and layers give a tensor of two dimensions the shape that it has.
-            "Reshape" if is_matrix_of(graph, &tensor, whole)? => None,
-            "Reshape" => return Ok(None),
-            _ => Some(search.columns(node, &tensor, whole)?),
-        };
-        match found {
-            None => tensor = *whole,
-            Some(columns) => {
-                return Ok(columns.map(|(first, dim)| Sliced {
-                    whole: whole.tensor(),
-                    first,
-                    dim,
-                    waits: search.waits,
-                    shapes: search.shapes,
-                    left_out,
-                }))
-            }
-        }
-    }
-    Ok(None)
+    if_known(search.sliced(tensor))
 }
 
-/// Whether two tensors are matrices of the same width.
-fn is_matrix_of(graph: &Graph<'_>, one: &NodeInput<'_>, other: &NodeInput<'_>) -> Result<bool> {
-    let width = |dims: Option<Dims>| match dims.as_deref() {
-        Some(&[_, width]) => width,
-        _ => None,
-    };
-    let (one, other) = (width(dims(graph, one)?), width(dims(graph, other)?));
-    Ok(one.is_some() && one == other)
+/// The width of a matrix.
+fn width_of(graph: &Graph<'_>, tensor: &NodeInput<'_>) -> Found<i64> {
+    match dims(graph, tensor).known()?[..] {
+        [_, width] => width.known(),
+        _ => None.known(),
+    }
 }
 
 struct Search<'g, 'a> {
@@ -97,6 +57,43 @@ struct Search<'g, 'a> {
 }
 
 impl<'a> Search<'_, 'a> {
+    fn sliced(mut self, tensor: &NodeInput<'a>) -> Found<Sliced> {
+        let graph = self.graph;
+        let (mut tensor, mut left_out) = (*tensor, Vec::new());
+        for _ in 0..MOST_PASSED {
+            let node = source_of(graph, &tensor).known()?;
+            left_out.push(tensor.tensor());
+            let given = |place| graph.data_input(node, place);
+            let (whole, sizes) = match node.op {
+                "Identity" => (given(0), [None, None]),
+                "Reshape" => (given(0), [given(1), None]),
+                "Slice" | "SplitV" => (given(0), [given(1), given(2)]),
+                "Split" => (given(1), [given(0), None]),
+                _ => (None, [None, None]),
+            };
+            let whole = whole.known()?;
+            self.note(node, &sizes)?;
+            match node.op {
+                "Identity" => {}
+                // Feature columns and layers give a tensor of two dimensions the shape that it has.
+                "Reshape" => holds(width_of(graph, &tensor)? == width_of(graph, whole)?)?,
+                _ => {
+                    let (first, dim) = self.columns(node, &tensor, whole)?;
+                    return Ok(Sliced {
+                        whole: whole.tensor(),
+                        first,
+                        dim,
+                        waits: self.waits,
+                        shapes: self.shapes,
+                        left_out,
+                    });
+                }
+            }
+            tensor = *whole;
+        }
+        None.known()
+    }
+
     /// Notes what a node that is left out waits for: TensorFlow lets the constants wait that it
     /// takes, if they are made in the same scope as it.
     fn note(&mut self, node: &Node<'a>, sizes: &[Option<&NodeInput<'a>>]) -> Result<()> {
@@ -129,37 +126,30 @@ impl<'a> Search<'_, 'a> {
         Ok(())
     }
 
-    /// Which columns of `whole` a node slices, the first and how many; `None` if it does not slice
-    /// all of the other dimensions.
+    /// Which columns of `whole` a node slices, the first and how many, if it slices all of the
+    /// other dimensions.
     fn columns(
         &self,
         node: &Node<'a>,
         tensor: &NodeInput<'a>,
         whole: &NodeInput<'a>,
-    ) -> Result<Option<(i64, i64)>> {
+    ) -> Found<(i64, i64)> {
         let graph = self.graph;
         let own = dims(graph, tensor)?;
         let rank = dims(graph, whole)?.or(own.clone()).map(|dims| dims.len());
-        let given = |place| graph.data_input(node, place);
-        let place = tensor.output.and_then(|place| usize::try_from(place).ok());
-        let (axis, widths, place) = match (node.op, given(0), given(1), given(2)) {
-            ("Slice", _, Some(begin), Some(size)) => return self.of_offset(begin, size, rank),
-            ("SplitV", _, Some(sizes), Some(axis)) => (axis, self.sizes(sizes)?, place),
-            ("Split", Some(axis), ..) => {
-                let width = own.and_then(|dims| dims.last().copied().flatten());
+        let given = |place| graph.data_input(node, place).known();
+        let (axis, widths) = match node.op {
+            "Slice" => return self.of_offset(given(1)?, given(2)?, rank),
+            "SplitV" => (given(2)?, self.sizes(given(1)?)?),
+            _ => {
+                let width = own.known()?.last().copied().flatten().known()?;
                 let split = node.int("num_split")?.unwrap_or(0);
                 let count = usize::try_from(split).unwrap_or(0).min(MOST_SIZES);
-                (axis, width.map(|width| vec![width; count]), place)
+                (given(0)?, vec![width; count])
             }
-            _ => return Ok(None),
         };
-        let (Some(widths), Some(place)) = (widths, place) else {
-            return Ok(None);
-        };
-        Ok(match self.is_last(axis, rank)? {
-            true => at_place(&widths, place),
-            false => None,
-        })
+        self.expect_last(axis, rank)?;
+        at_place(&widths, place_of(tensor)?)
     }
 
     /// The columns of a slice as the gradient of a concatenation has them.
@@ -168,146 +158,105 @@ impl<'a> Search<'_, 'a> {
         begin: &NodeInput<'a>,
         size: &NodeInput<'a>,
         rank: Option<usize>,
-    ) -> Result<Option<(i64, i64)>> {
+    ) -> Found<(i64, i64)> {
         let graph = self.graph;
-        let Some(node) = source_of(graph, begin).filter(|node| node.op == "ConcatOffset") else {
-            return Ok(None);
-        };
-        let mut inputs = graph.data(node);
-        let (Some(axis), Some(place)) = (inputs.next(), begin.output) else {
-            return Ok(None);
-        };
+        let node = source_of(graph, begin).filter(|node| node.op == "ConcatOffset");
+        let mut inputs = graph.data(node.known()?);
+        let (axis, place) = (inputs.next().known()?, place_of(begin)?);
         let shapes: Vec<_> = inputs.collect();
-        let place = usize::try_from(place).unwrap_or(usize::MAX);
         // Its own slice, as long as that input: then the sizes before the last are whole.
-        let is_own = shapes.get(place).is_some_and(|shape| same(shape, size));
-        if !is_own || !self.is_last(axis, rank)? {
-            return Ok(None);
-        }
+        holds(same(shapes.get(place).known()?, size))?;
+        self.expect_last(axis, rank)?;
         let shapes = shapes.into_iter().take(place + 1);
         let widths = shapes.map(|shape| self.last_size(shape));
-        let widths = widths.collect::<Result<Option<Vec<i64>>>>()?;
-        Ok(widths.and_then(|widths| at_place(&widths, place)))
+        at_place(&widths.collect::<Found<Vec<i64>>>()?, place)
     }
 
-    fn number(&self, tensor: &NodeInput<'a>) -> Result<Option<i64>> {
-        let unknown = Dims::new();
-        let mut sizes = SizeReader::new(self.graph, &[], &unknown);
-        let found = sizes.read(tensor)?;
-        Ok(match found.as_ref().map(|found| &found.elements[..]) {
-            Some([Size::Known(number)]) => Some(*number),
-            _ => None,
-        })
+    fn number(&self, tensor: &NodeInput<'a>) -> Found<i64> {
+        SizeReader::new(self.graph, &[], &Dims::new()).number(tensor)
     }
 
-    /// Whether a tensor is the number of the last of `rank` dimensions.
-    fn is_last(&self, axis: &NodeInput<'a>, rank: Option<usize>) -> Result<bool> {
+    /// Ends the search if a tensor is not the number of the last of `rank` dimensions.
+    fn expect_last(&self, axis: &NodeInput<'a>, rank: Option<usize>) -> Found<()> {
         let graph = self.graph;
         let (mut axis, mut rank) = (axis, rank.map(|rank| rank as i64));
         // The axis of the concatenation modulo the rank of its inputs.
         if let Some(node) = source_of(graph, axis).filter(|node| node.op == "FloorMod") {
             if let (Some(of), Some(by)) = (graph.data_input(node, 0), graph.data_input(node, 1)) {
-                (axis, rank) = (of, self.number(by)?.or(rank));
+                (axis, rank) = (of, if_known(self.number(by))?.or(rank));
             }
         }
         let number = self.number(axis)?;
-        Ok(number == Some(-1) || number.is_some_and(|axis| Some(axis + 1) == rank))
+        holds(number == -1 || Some(number + 1) == rank)
     }
 
     /// The last element of a tensor that is a shape.
-    fn last_size(&self, shape: &NodeInput<'a>) -> Result<Option<i64>> {
+    fn last_size(&self, shape: &NodeInput<'a>) -> Found<i64> {
         let graph = self.graph;
-        let Some(node) = source_of(graph, shape) else {
-            return Ok(None);
-        };
-        let of = match (node.op, shape.output) {
-            ("Const", _) => {
-                let found = constant(node)?.and_then(|found| found.integers);
-                return Ok(found.and_then(|found| found.last().copied()));
+        let node = source_of(graph, shape).known()?;
+        match node.op {
+            "Const" => integers_of(graph, shape).known()?.last().copied().known(),
+            "Shape" | "ShapeN" => {
+                let of = graph.data_input(node, place_of(shape)?).known()?;
+                dims(graph, of).known()?.last().copied().flatten().known()
             }
-            ("Shape" | "ShapeN", Some(output)) => {
-                graph.data_input(node, usize::try_from(output).unwrap_or(usize::MAX))
-            }
-            _ => None,
-        };
-        let known = of.map(|of| dims(graph, of)).transpose()?.flatten();
-        Ok(known.and_then(|dims| dims.last().copied()?))
+            _ => None.known(),
+        }
     }
 
     /// The sizes that a SplitV takes: constants, or the last ones of shapes side by side.
-    fn sizes(&self, sizes: &NodeInput<'a>) -> Result<Option<Vec<i64>>> {
+    fn sizes(&self, sizes: &NodeInput<'a>) -> Found<Vec<i64>> {
         let graph = self.graph;
-        let Some(mut node) = source_of(graph, sizes) else {
-            return Ok(None);
-        };
-        if let Some(found) = constant(node)? {
-            return Ok(found.integers);
+        let mut node = source_of(graph, sizes).known()?;
+        if node.op == "Const" {
+            return integers_of(graph, sizes).known();
         }
         if node.op == "Squeeze" {
-            let before = graph.data_input(node, 0);
-            match before.and_then(|before| source_of(graph, before)) {
-                Some(before) => node = before,
-                None => return Ok(None),
-            }
+            node = source_of(graph, graph.data_input(node, 0).known()?).known()?;
         }
-        let given = |place| graph.data_input(node, place);
-        let ("Slice", Some(stacked), Some(begin), Some(size)) =
-            (node.op, given(0), given(1), given(2))
-        else {
-            return Ok(None);
-        };
-        let Some(stack) = source_of(graph, stacked).filter(|stack| stack.op == "Pack") else {
-            return Ok(None);
-        };
-        if integers_of(graph, size)?.as_deref() != Some(&[1, -1])
-            || stack.int("axis")? != Some(1)
-            || !self.is_row_of_last(begin, stack)?
-        {
-            return Ok(None);
-        }
-        graph
-            .data(stack)
-            .map(|shape| self.last_size(shape))
-            .collect()
+        holds(node.op == "Slice")?;
+        let given = |place| graph.data_input(node, place).known();
+        let stack = source_of(graph, given(0)?).filter(|stack| stack.op == "Pack");
+        let stack = stack.known()?;
+        holds(integers_of(graph, given(2)?).known()? == [1, -1] && stack.int("axis")? == Some(1))?;
+        self.expect_row_of_last(given(1)?, stack)?;
+        let shapes = graph.data(stack);
+        shapes.map(|shape| self.last_size(shape)).collect()
     }
 
-    /// Whether a slice of shapes side by side begins where the last sizes are.
-    fn is_row_of_last(&self, begin: &NodeInput<'a>, stack: &Node<'a>) -> Result<bool> {
+    /// Ends the search if a slice of shapes side by side does not begin where the last sizes are.
+    fn expect_row_of_last(&self, begin: &NodeInput<'a>, stack: &Node<'a>) -> Found<()> {
         let graph = self.graph;
-        let Some(node) = source_of(graph, begin) else {
-            return Ok(false);
-        };
-        let shape = graph.data_input(stack, 0).map(|shape| dims(graph, shape));
-        let ranks = shape.transpose()?.flatten();
-        let rank = ranks.and_then(|dims| dims.first().copied()?);
-        if let Some(found) = constant(node)? {
-            return Ok(match (found.integers.as_deref(), rank) {
-                (Some(&[row, 0]), Some(rank)) => row + 1 == rank,
-                _ => false,
-            });
+        let node = source_of(graph, begin).known()?;
+        let shape = graph.data_input(stack, 0).known()?;
+        let rank = dims(graph, shape)?.and_then(|dims| dims.first().copied()?);
+        if node.op == "Const" {
+            return match (&integers_of(graph, begin).known()?[..], rank) {
+                (&[row, 0], Some(rank)) => holds(row + 1 == rank),
+                _ => None.known(),
+            };
         }
-        let (row, column) = (graph.data_input(node, 0), graph.data_input(node, 1));
-        match (node.op, row, column) {
-            ("Pack", Some(row), Some(column)) => {
-                let rank = rank.and_then(|rank| usize::try_from(rank).ok());
-                Ok(self.number(column)? == Some(0) && self.is_last(row, rank)?)
-            }
-            _ => Ok(false),
-        }
+        let given = |place| graph.data_input(node, place).known();
+        holds(node.op == "Pack" && self.number(given(1)?)? == 0)?;
+        let rank = rank.and_then(|rank| usize::try_from(rank).ok());
+        self.expect_last(given(0)?, rank)
     }
 }
 
+/// Which output of its node a tensor is.
+fn place_of(tensor: &NodeInput<'_>) -> Found<usize> {
+    let place = tensor.output.and_then(|place| usize::try_from(place).ok());
+    place.known()
+}
+
 /// The columns of one of several slices side by side.
-fn at_place(widths: &[i64], place: usize) -> Option<(i64, i64)> {
-    let before = widths.get(..place)?;
-    let dim = widths.get(place).copied().filter(|&dim| dim > 0)?;
-    if before.iter().any(|&width| width <= 0) {
-        return None;
-    }
-    let first = before
-        .iter()
-        .try_fold(0_i64, |sum, &width| sum.checked_add(width))?;
-    Some((first, dim))
+fn at_place(widths: &[i64], place: usize) -> Found<(i64, i64)> {
+    let dim = *widths.get(place).known()?;
+    let before = widths.get(..place).unwrap_or_default();
+    holds(dim > 0 && before.iter().all(|&width| width > 0))?;
+    let mut before = before.iter();
+    let first = before.try_fold(0_i64, |sum, &width| sum.checked_add(width));
+    Ok((first.known()?, dim))
 }
 
 /// Whether a node waits for slices alone, as the one by which TensorFlow ties the gradients of an

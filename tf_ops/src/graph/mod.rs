@@ -12,6 +12,7 @@
 //! tensors    static shapes and constants
 //! sizes      the sizes that shapes are computed from
 //! consumers  who reads a tensor
+//! known      what a search finds, or that it cannot be told
 //! readers    the nodes that read rows, and those that take their gradients
 //! weights    products of rows with one weight for each id
 //! repeated   what a gradient repeats for the ids of a bag
@@ -35,6 +36,7 @@ mod consumers;
 mod describe;
 pub mod graph_def;
 mod iterators;
+mod known;
 mod library;
 mod lists;
 mod numbers;

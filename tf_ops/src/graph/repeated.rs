@@ -2,6 +2,7 @@
 
 use super::consumers::same;
 use super::graph_def::{Graph, Node, NodeInput};
+use super::known::{holds, if_known, Found, Known as _};
 use super::readers::source_of;
 use super::sizes::{Size, SizeReader};
 use super::tensors::{dims, integers_of};
@@ -41,7 +42,7 @@ pub(super) struct Search<'g, 'a> {
 }
 
 /// What a gradient repeats.
-pub(super) struct Found {
+pub(super) struct Source {
     pub(super) repeated: Repeated,
     /// Tensors that are not computed any more.
     pub(super) left_out: Vec<String>,
@@ -66,17 +67,17 @@ impl<'g, 'a> Search<'g, 'a> {
         mut self,
         tensor: &NodeInput<'a>,
         weights: Option<&Weights<'a>>,
-    ) -> Result<Option<Found>> {
-        let found = match weights {
-            None => self.repeated(tensor)?,
-            Some(weights) => self.weighted(tensor, weights)?,
-        };
+    ) -> Result<Option<Source>> {
+        let found = if_known(match weights {
+            None => self.repeated(tensor),
+            Some(weights) => self.weighted(tensor, weights),
+        })?;
         let mut waits = self.waits;
         waits.extend(self.sizes.into_waits());
         waits.sort();
         waits.dedup();
         let left_out = self.left_out;
-        Ok(found.map(|repeated| Found {
+        Ok(found.map(|repeated| Source {
             repeated,
             left_out,
             waits,
@@ -85,84 +86,59 @@ impl<'g, 'a> Search<'g, 'a> {
 
     /// Goes on to the node that a tensor is the first output of, and is not computed any more: the
     /// node and its data inputs.
-    fn step(&mut self, tensor: &NodeInput<'a>) -> Option<(&'g Node<'a>, Vec<&'g NodeInput<'a>>)> {
-        let node = source_of(self.graph, tensor)?;
-        self.budget = self.budget.checked_sub(1)?;
-        if tensor.output != Some(0) {
-            return None;
-        }
+    fn step(&mut self, tensor: &NodeInput<'a>) -> Found<(&'g Node<'a>, Vec<&'g NodeInput<'a>>)> {
+        let node = source_of(self.graph, tensor).known()?;
+        self.budget = self.budget.checked_sub(1).known()?;
+        holds(tensor.output == Some(0))?;
         self.waits.extend(self.graph.waited(node));
         self.left_out.push(tensor.tensor());
-        Some((node, self.graph.data(node).collect()))
+        Ok((node, self.graph.data(node).collect()))
     }
 
-    /// How a tensor is computed by repeating; `None` if it is anything else.
-    fn repeated(&mut self, tensor: &NodeInput<'a>) -> Result<Option<Repeated>> {
-        let Some((node, inputs)) = self.step(tensor) else {
-            return Ok(None);
-        };
+    /// How a tensor is computed by repeating.
+    fn repeated(&mut self, tensor: &NodeInput<'a>) -> Found<Repeated> {
+        let (node, inputs) = self.step(tensor)?;
         match (node.op, &inputs[..]) {
             ("Identity", [of]) => self.repeated(of),
             ("Tile", [of, times]) => self.tiled(of, times),
             ("BroadcastTo", [of, shape]) => self.broadcast(of, shape),
             ("RealDiv", [of, by]) => self.scaled(node, of, by),
-            ("Mul", [one, other]) => match self.scaled(node, one, other)? {
+            ("Mul", [one, other]) => match if_known(self.scaled(node, one, other))? {
                 None => self.scaled(node, other, one),
-                found => Ok(found),
+                Some(found) => Ok(found),
             },
             ("AddN", of) => {
-                let mut added = Vec::with_capacity(of.len());
-                for one in of {
-                    match self.repeated(one)? {
-                        Some(repeated) => added.push(repeated),
-                        None => return Ok(None),
-                    }
-                }
-                Ok(Some(Repeated::Added(added)))
+                let added = of.iter().map(|one| self.repeated(one));
+                Ok(Repeated::Added(added.collect::<Found<_>>()?))
             }
-            _ => Ok(None),
+            _ => None.known(),
         }
     }
 
     /// How a gradient of weighted rows is computed: what is repeated for the ids of a bag, before
     /// it is multiplied with their weights.
-    fn weighted(
-        &mut self,
-        tensor: &NodeInput<'a>,
-        weights: &Weights<'a>,
-    ) -> Result<Option<Repeated>> {
+    fn weighted(&mut self, tensor: &NodeInput<'a>, weights: &Weights<'a>) -> Found<Repeated> {
         let graph = self.graph;
-        let Some((node, inputs)) = self.step(tensor) else {
-            return Ok(None);
-        };
+        let (node, inputs) = self.step(tensor)?;
         match (node.op, &inputs[..]) {
             ("Identity", [of]) => self.weighted(of, weights),
             // Where weights and rows have the same sizes, there is nothing to add up.
             ("Reshape", [of, shape]) if self.sizes.is_of_embeddings(shape)? => {
                 let added = source_of(graph, of).filter(|added| added.op == "Sum");
-                let Some(added) = added else {
-                    return Ok(None);
-                };
-                let (Some(of), Some(axes)) =
-                    (graph.data_input(added, 0), graph.data_input(added, 1))
-                else {
-                    return Ok(None);
-                };
-                if source_of(graph, axes).is_none_or(|axes| axes.op != "BroadcastGradientArgs") {
-                    return Ok(None);
-                }
+                let added = added.known()?;
+                let given = |place| graph.data_input(added, place).known();
+                let (of, axes) = (given(0)?, given(1)?);
+                holds(source_of(graph, axes).known()?.op == "BroadcastGradientArgs")?;
                 self.waits.extend(graph.waited(added));
                 self.left_out.push(format!("{}:0", added.name));
                 self.weighted(of, weights)
             }
             ("Mul", [one, other]) if !weights.is_matrix => {
                 if same(other, &weights.input) {
-                    self.repeated(one)
-                } else if same(one, &weights.input) {
-                    self.repeated(other)
-                } else {
-                    Ok(None)
+                    return self.repeated(one);
                 }
+                holds(same(one, &weights.input))?;
+                self.repeated(other)
             }
             (_, [one, other])
                 if weights.is_matrix
@@ -171,9 +147,9 @@ impl<'g, 'a> Search<'g, 'a> {
                     && node.flag("adj_x")?
                     && !node.flag("adj_y")? =>
             {
-                Ok(Some(Repeated::Tensor(other.tensor())))
+                Ok(Repeated::Tensor(other.tensor()))
             }
-            _ => Ok(None),
+            _ => None.known(),
         }
     }
 
@@ -182,20 +158,17 @@ impl<'g, 'a> Search<'g, 'a> {
         node: &Node<'a>,
         of: &NodeInput<'a>,
         by: &NodeInput<'a>,
-    ) -> Result<Option<Repeated>> {
-        if !self.is_scalar(by)? {
-            return Ok(None);
-        }
-        let of = self.repeated(of)?;
-        Ok(of.map(|of| Repeated::Scaled {
+    ) -> Found<Repeated> {
+        holds(self.is_scalar(by)?)?;
+        Ok(Repeated::Scaled {
             op: node.op.to_owned(),
             by: by.tensor(),
-            of: Box::new(of),
-        }))
+            of: Box::new(self.repeated(of)?),
+        })
     }
 
     /// `of`, repeated as often as `times` says along each dimension: once, but for that of bags.
-    fn tiled(&mut self, of: &NodeInput<'a>, times: &NodeInput<'a>) -> Result<Option<Repeated>> {
+    fn tiled(&mut self, of: &NodeInput<'a>, times: &NodeInput<'a>) -> Found<Repeated> {
         self.along_bags(of, times, |is_bags, size, times| {
             match (is_bags, size, times) {
                 (true, Size::Known(1), _) | (false, _, Size::Known(1)) => true,
@@ -207,7 +180,7 @@ impl<'g, 'a> Search<'g, 'a> {
     }
 
     /// `of`, repeated until it has this shape.
-    fn broadcast(&mut self, of: &NodeInput<'a>, shape: &NodeInput<'a>) -> Result<Option<Repeated>> {
+    fn broadcast(&mut self, of: &NodeInput<'a>, shape: &NodeInput<'a>) -> Found<Repeated> {
         self.along_bags(of, shape, |is_bags, size, target| match is_bags {
             true => *size == Size::Known(1),
             false => size == target,
@@ -221,39 +194,28 @@ impl<'g, 'a> Search<'g, 'a> {
         of: &NodeInput<'a>,
         by: &NodeInput<'a>,
         fits: impl Fn(bool, &Size, &Size) -> bool,
-    ) -> Result<Option<Repeated>> {
-        let (Some(sizes), Some(found)) = (self.kept(of)?, self.sizes.read(by)?) else {
-            return Ok(None);
-        };
-        let found = found.elements;
-        let Some(bags) = sizes
-            .len()
-            .checked_sub(2)
-            .filter(|_| sizes.len() == found.len())
-        else {
-            return Ok(None);
-        };
+    ) -> Found<Repeated> {
+        let (sizes, found) = (self.kept(of)?, self.sizes.read(by)?.elements);
+        holds(sizes.len() == found.len())?;
+        let bags = sizes.len().checked_sub(2).known()?;
         let mut pairs = sizes.iter().zip(&found).enumerate();
-        if !pairs.all(|(axis, (size, element))| fits(axis == bags, size, element)) {
-            return Ok(None);
-        }
+        holds(pairs.all(|(axis, (size, element))| fits(axis == bags, size, element)))?;
         self.left_out.push(by.tensor());
-        Ok(Some(Repeated::Tensor(of.tensor())))
+        Ok(Repeated::Tensor(of.tensor()))
     }
 
-    /// The sizes of a tensor, if that of its last dimension but one is 1.
-    fn kept(&mut self, of: &NodeInput<'a>) -> Result<Option<Vec<Size>>> {
+    /// The sizes of a tensor.
+    fn kept(&mut self, of: &NodeInput<'a>) -> Found<Vec<Size>> {
         let graph = self.graph;
-        if let Some(node) = source_of(graph, of) {
-            if let ("Reshape", Some(shape)) = (node.op, graph.data_input(node, 1)) {
-                if let Some(sizes) = self.sizes.read(shape)? {
-                    self.waits.extend(graph.waited(node));
-                    return Ok(Some(sizes.elements));
-                }
+        if let Some(node) = source_of(graph, of).filter(|node| node.op == "Reshape") {
+            let shape = graph.data_input(node, 1).known();
+            if let Some(sizes) = if_known(shape.and_then(|shape| self.sizes.read(shape)))? {
+                self.waits.extend(graph.waited(node));
+                return Ok(sizes.elements);
             }
         }
-        let known = dims(graph, of)?;
-        Ok(known.and_then(|dims| dims.into_iter().map(|dim| dim.map(Size::Known)).collect()))
+        let sizes = dims(graph, of).known()?.into_iter();
+        sizes.map(|size| size.map(Size::Known).known()).collect()
     }
 
     /// Whether a tensor is a scalar.

@@ -2,6 +2,7 @@
 //! dimensions of one tensor of embeddings, which is enough to know what a gradient is repeated by.
 
 use super::graph_def::{Graph, NodeInput};
+use super::known::{holds, if_known, Found, Known as _};
 use super::readers::source_of;
 use super::tensors::{constant, dims, Dims};
 use mx_rec_kernels::Result;
@@ -32,20 +33,20 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    fn vector(elements: Vec<Size>) -> Option<Sizes> {
+    fn vector(elements: Vec<Size>) -> Sizes {
         let is_scalar = false;
-        Some(Sizes {
+        Sizes {
             elements,
             is_scalar,
-        })
+        }
     }
 
-    fn scalar(element: Size) -> Option<Sizes> {
+    fn scalar(element: Size) -> Sizes {
         let (elements, is_scalar) = (vec![element], true);
-        Some(Sizes {
+        Sizes {
             elements,
             is_scalar,
-        })
+        }
     }
 
     /// The element of a scalar, or the only one of a vector.
@@ -88,127 +89,94 @@ impl<'g, 'a> SizeReader<'g, 'a> {
         self.waits
     }
 
-    /// The elements of a tensor; `None` if they cannot be told.
-    pub(super) fn read(&mut self, input: &NodeInput<'a>) -> Result<Option<Sizes>> {
+    /// The elements of a tensor.
+    pub(super) fn read(&mut self, input: &NodeInput<'a>) -> Found<Sizes> {
         self.budget = MOST_NODES;
         self.value(input)
     }
 
     /// Whether a tensor is the shape of the embeddings.
     pub(super) fn is_of_embeddings(&mut self, input: &NodeInput<'a>) -> Result<bool> {
-        let Some(found) = self.read(input)? else {
-            return Ok(false);
-        };
-        let sizes = self.shape.iter().enumerate();
-        let expected = sizes.map(|(axis, size)| size.map_or(Of(axis), Known));
-        Ok(!found.is_scalar && expected.eq(found.elements))
+        let found = if_known(self.read(input))?;
+        Ok(found.is_some_and(|found| !found.is_scalar && found.elements == self.of_embeddings()))
     }
 
-    fn value(&mut self, input: &NodeInput<'a>) -> Result<Option<Sizes>> {
+    fn of_embeddings(&self) -> Vec<Size> {
+        let sizes = self.shape.iter().enumerate();
+        sizes
+            .map(|(axis, size)| size.map_or(Of(axis), Known))
+            .collect()
+    }
+
+    fn value(&mut self, input: &NodeInput<'a>) -> Found<Sizes> {
         let graph = self.graph;
-        let (Some(node), Some(budget)) = (source_of(graph, input), self.budget.checked_sub(1))
-        else {
-            return Ok(None);
-        };
-        self.budget = budget;
-        if input.output != Some(0) {
-            return Ok(None);
-        }
+        let node = source_of(graph, input).known()?;
+        self.budget = self.budget.checked_sub(1).known()?;
+        holds(input.output == Some(0))?;
         let given: Vec<NodeInput<'a>> = graph.data(node).copied().collect();
         self.waits.extend(graph.waited(node));
         Ok(match (node.op, &given[..]) {
-            ("Const", []) => match constant(node)? {
-                Some(found) => {
-                    let is_scalar = found.dims.is_empty();
-                    let is_flat = found.dims.len() < 2;
-                    let integers = found.integers.filter(|_| is_flat);
-                    integers.map(|integers| Sizes {
-                        elements: integers.into_iter().map(Known).collect(),
-                        is_scalar,
-                    })
-                }
-                None => None,
-            },
-            ("Identity" | "Cast", [of]) => self.value(of)?,
-            ("Shape", [of]) => self.shape_of(of)?,
-            ("Size" | "Rank", [of]) => match (node.op, dims(graph, of)?) {
-                ("Rank", Some(dims)) => Sizes::scalar(Known(dims.len() as i64)),
-                _ => match self.value(of)? {
-                    Some(vector) if node.op == "Size" => {
-                        Sizes::scalar(Known(vector.elements.len() as i64))
-                    }
-                    _ => None,
-                },
-            },
-            ("Range", [start, limit, delta]) => {
-                let (start, limit) = (self.number(start)?, self.number(limit)?);
-                match (start, limit, self.number(delta)?) {
-                    (Some(start), Some(limit), Some(1)) if limit - start < 64 => {
-                        Sizes::vector((start..limit).map(Known).collect())
-                    }
-                    _ => None,
+            ("Const", []) => {
+                let found = constant(node).known()?;
+                holds(found.dims.len() < 2)?;
+                let elements = found.integers.known()?.into_iter().map(Known);
+                Sizes {
+                    elements: elements.collect(),
+                    is_scalar: found.dims.is_empty(),
                 }
             }
+            ("Identity" | "Cast", [of]) => self.value(of)?,
+            ("Shape", [of]) => self.shape_of(of)?,
+            ("Size", [of]) => Sizes::scalar(Known(self.value(of)?.elements.len() as i64)),
+            ("Rank", [of]) => Sizes::scalar(Known(dims(graph, of).known()?.len() as i64)),
+            ("Range", [start, limit, delta]) => {
+                let (start, limit) = (self.number(start)?, self.number(limit)?);
+                holds(self.number(delta)? == 1 && limit - start < 64)?;
+                Sizes::vector((start..limit).map(Known).collect())
+            }
             ("Fill", [count, value]) => {
-                let (count, value) = (self.value(count)?, self.value(value)?);
-                match (count, value.and_then(|value| value.only())) {
-                    (Some(count), Some(value)) => match count.elements[..] {
-                        [] => Sizes::scalar(value),
-                        [Known(count @ 0..=64)] => {
-                            Sizes::vector((0..count).map(|_| value).collect())
-                        }
-                        _ => None,
-                    },
-                    _ => None,
+                let (count, value) = (self.value(count)?, self.value(value)?.only().known()?);
+                match count.elements[..] {
+                    [] => Sizes::scalar(value),
+                    [Known(count @ 0..=64)] => Sizes::vector((0..count).map(|_| value).collect()),
+                    _ => return None.known(),
                 }
             }
             ("DynamicStitch", inputs) => self.stitched(inputs)?,
             ("Add" | "AddV2" | "FloorMod" | "FloorDiv" | "Maximum", [one, other]) => {
-                match (self.value(one)?, self.value(other)?) {
-                    (Some(one), Some(other)) => each(node.op, one, other),
-                    _ => None,
-                }
+                each(node.op, self.value(one)?, self.value(other)?).known()?
             }
-            _ => None,
+            _ => return None.known(),
         })
     }
 
     /// The shape of a tensor that the op Shape reads.
-    fn shape_of(&mut self, of: &NodeInput<'a>) -> Result<Option<Sizes>> {
+    fn shape_of(&mut self, of: &NodeInput<'a>) -> Found<Sizes> {
         if of.place().is_some_and(|of| self.embeddings.contains(&of)) {
-            let sizes = self.shape.iter().enumerate();
-            return Ok(Sizes::vector(
-                sizes
-                    .map(|(axis, size)| size.map_or(Of(axis), Known))
-                    .collect(),
-            ));
+            return Ok(Sizes::vector(self.of_embeddings()));
         }
         // Of a vector whose elements are known, such as the axes of a sum, the length is.
-        if let Some(found) = self.value(of)? {
-            return Ok(match found.is_scalar {
-                true => Sizes::vector(Vec::new()),
-                false => Sizes::vector(vec![Known(found.elements.len() as i64)]),
-            });
+        if let Some(found) = if_known(self.value(of))? {
+            return Ok(Sizes::vector(match found.is_scalar {
+                true => Vec::new(),
+                false => vec![Known(found.elements.len() as i64)],
+            }));
         }
-        let known =
-            dims(self.graph, of)?.and_then(|dims| dims.into_iter().collect::<Option<Vec<i64>>>());
-        Ok(known.and_then(|dims| Sizes::vector(dims.into_iter().map(Known).collect())))
+        let sizes = dims(self.graph, of).known()?.into_iter();
+        let sizes = sizes.map(|size| size.map(Known)).collect::<Option<_>>();
+        Ok(Sizes::vector(sizes.known()?))
     }
 
     /// The value of DynamicStitch: indices, then as many data.
-    fn stitched(&mut self, inputs: &[NodeInput<'a>]) -> Result<Option<Sizes>> {
+    fn stitched(&mut self, inputs: &[NodeInput<'a>]) -> Found<Sizes> {
         let (indices, data) = inputs.split_at(inputs.len() / 2);
         let mut stitched: Vec<Option<Size>> = Vec::new();
         for (indices, data) in indices.iter().zip(data) {
-            let (Some(indices), Some(data)) = (self.value(indices)?, self.value(data)?) else {
-                return Ok(None);
-            };
-            if indices.elements.len() != data.elements.len() {
-                return Ok(None);
-            }
+            let (indices, data) = (self.value(indices)?, self.value(data)?);
+            holds(indices.elements.len() == data.elements.len())?;
             for (index, element) in indices.elements.iter().zip(data.elements) {
                 let Known(index @ 0..=63) = *index else {
-                    return Ok(None);
+                    return None.known();
                 };
                 let index = index as usize;
                 if stitched.len() <= index {
@@ -219,17 +187,16 @@ impl<'g, 'a> SizeReader<'g, 'a> {
                 }
             }
         }
-        Ok(stitched
-            .into_iter()
-            .collect::<Option<Vec<Size>>>()
-            .and_then(Sizes::vector))
+        let stitched = stitched.into_iter().collect::<Option<_>>();
+        Ok(Sizes::vector(stitched.known()?))
     }
 
-    fn number(&mut self, input: &NodeInput<'a>) -> Result<Option<i64>> {
-        Ok(match self.value(input)?.and_then(|value| value.only()) {
-            Some(Known(number)) => Some(number),
-            _ => None,
-        })
+    /// The number that a tensor of one element is.
+    pub(super) fn number(&mut self, input: &NodeInput<'a>) -> Found<i64> {
+        match self.value(input)?.only() {
+            Some(Known(number)) => Ok(number),
+            _ => None.known(),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use super::alive::Alive;
 use super::columns::sliced;
 use super::consumers::same;
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
+use super::known::{self, holds, if_known, Known};
 use super::library::StatefulOps;
 use super::lists::{length, members};
 use super::numbers::{Number, Numbers};
@@ -160,7 +161,7 @@ struct Waiting<'a> {
     of: BTreeSet<&'a [u8]>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Update<'a> {
     at: usize,
     ends: Vec<usize>,
@@ -246,48 +247,40 @@ impl<'g, 'a> Rule<'g, 'a> {
 
     /// What an update takes, with sums and slices left out where that can be.
     fn update(&self, at: usize, ends: Vec<usize>, node: &Node<'a>) -> Result<Update<'a>> {
-        let plain = || Update {
+        let plain = Update {
             at,
-            ends: ends.clone(),
+            ends,
             ..Update::default()
         };
-        let mut update = plain();
         let given = |place| self.graph.data_input(node, place);
-        let sums_ids = match (given(1), given(2)) {
-            (Some(rows), Some(grad)) if node.op == UPDATE => {
-                self.add_sums((rows, grad), &mut update, 0)?
-            }
-            _ => false,
+        let (UPDATE, Some(rows), Some(grad)) = (node.op, given(1), given(2)) else {
+            return Ok(plain);
         };
-        Ok(if sums_ids { update } else { plain() })
+        let mut update = plain.clone();
+        let sums = if_known(self.add_sums((rows, grad), &mut update, 0))?;
+        Ok(sums.map_or(plain, |()| update))
     }
 
-    /// Adds the sums that a gradient of rows is made of, which no op between may change; says
-    /// whether there is nothing else.
+    /// Adds the sums that a gradient of rows is made of, which no op between may change, if there
+    /// is nothing else.
     fn add_sums(
         &self,
         (rows, grad): (&NodeInput<'a>, &NodeInput<'a>),
         update: &mut Update<'_>,
         depth: usize,
-    ) -> Result<bool> {
+    ) -> known::Found<()> {
         let graph = self.graph;
-        let Some(node) = source_of(graph, grad) else {
-            return Ok(false);
-        };
+        let node = source_of(graph, grad).known()?;
         // So many members have few nodes each: a graph that joins its joins again and again is none
         // of TensorFlow's.
-        if depth > MOST_JOINED || update.members.len() > graph.nodes.len() {
-            return Ok(false);
-        }
+        holds(depth <= MOST_JOINED && update.members.len() <= graph.nodes.len())?;
         update.leave_out(graph, grad);
         let data: Vec<&NodeInput<'a>> = graph.data(node).collect();
         if matches!(
             node.op,
             "MxRecReduce" | "MxRecReducePooled" | "MxRecReduceColumns"
         ) {
-            let (Some(of), Some(last)) = (data.first(), data.last()) else {
-                return Ok(false);
-            };
+            let (of, last) = (data.first().known()?, data.last().known()?);
             let mut member = PlannedMember {
                 sum: grad.tensor(),
                 whole: None,
@@ -297,26 +290,20 @@ impl<'g, 'a> Rule<'g, 'a> {
                 self.read_in_whole(of, &mut member, update)?;
             }
             update.members.push(member);
-            return Ok(same(last, rows) && graph.find(node.name) == grad.source);
+            return holds(same(last, rows) && graph.find(node.name) == grad.source);
         }
-        let Some(of) = source_of(graph, rows) else {
-            return Ok(false);
-        };
+        let of = source_of(graph, rows).known()?;
         let rows_data: Vec<&NodeInput<'a>> = data_of_join(graph, of)?;
-        if data_of_join(graph, node)?.len() != rows_data.len() || rows_data.is_empty() {
-            return Ok(false);
-        }
+        holds(data_of_join(graph, node)?.len() == rows_data.len() && !rows_data.is_empty())?;
         update.leave_out(graph, rows);
         let axes = [data.last().copied(), graph.data(of).last()];
         for axis in axes.into_iter().flatten() {
             update.leave_out(graph, axis);
         }
         for (&some_rows, &some_grad) in rows_data.iter().zip(&data) {
-            if !self.add_sums((some_rows, some_grad), update, depth + 1)? {
-                return Ok(false);
-            }
+            self.add_sums((some_rows, some_grad), update, depth + 1)?;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Makes a member take columns of a wider gradient, if its own is a slice of one.

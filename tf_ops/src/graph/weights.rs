@@ -4,6 +4,7 @@
 use super::consumers::same;
 use super::describe::described;
 use super::graph_def::{Graph, Node, NodeInput};
+use super::known::{holds, if_known, Found, Known};
 use super::lists::members;
 use super::readers::{source_of, RowReader};
 use super::tensors::{dims, integers_of, Dims};
@@ -136,9 +137,9 @@ pub(super) fn multiplied<'a>(
         return Ok(Multiplied::Otherwise);
     };
     let weights = Weights { input, is_matrix };
-    Ok(match fits(graph, reader, shape, &weights)? {
-        true => Multiplied::Weighted(weights),
-        false => Multiplied::Doubtful,
+    Ok(match if_known(fits(graph, reader, shape, &weights))? {
+        Some(()) => Multiplied::Weighted(weights),
+        None => Multiplied::Doubtful,
     })
 }
 
@@ -190,106 +191,78 @@ fn is_unread(graph: &Graph<'_>, at: usize, steps: usize) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether weights are one for each id of a reader whose rows have this shape.
+/// Ends a search if weights are not one for each id of a reader whose rows have this shape.
 fn fits(
     graph: &Graph<'_>,
     reader: &RowReader<'_>,
     shape: Option<&Dims>,
     weights: &Weights<'_>,
-) -> Result<bool> {
-    let (Some(of_rows), Some(mut given)) = (shape, dims(graph, &weights.input)?) else {
-        return Ok(false);
-    };
-    let axis = if weights.is_matrix { 2 } else { 1 };
-    let Some(axis) = given.len().checked_sub(axis) else {
-        return Ok(false);
-    };
-    if given.len() != of_rows.len() || given.get(axis) != Some(&Some(1)) || given.len() < 2 {
-        return Ok(false);
-    }
+) -> Found<()> {
+    let (of_rows, mut given) = (shape.known()?, dims(graph, &weights.input).known()?);
+    let axis = given
+        .len()
+        .checked_sub(if weights.is_matrix { 2 } else { 1 });
+    let axis = axis.known()?;
+    holds(given.len() == of_rows.len() && given.get(axis) == Some(&Some(1)) && given.len() >= 2)?;
     // A product of more matrices than one in each batch is not looked at.
-    if weights.is_matrix && given.len() != 3 {
-        return Ok(false);
-    }
+    holds(!weights.is_matrix || given.len() == 3)?;
     given.remove(axis);
     let of_ids = of_rows.get(..of_rows.len() - 1).unwrap_or_default();
     if given.iter().all(Option::is_some) && given == of_ids {
-        return Ok(true);
+        return Ok(());
     }
-    let Some(node) = source_of(graph, &weights.input) else {
-        return Ok(false);
+    let node = source_of(graph, &weights.input).known()?;
+    let before = graph.data_input(node, 0).known()?;
+    let added = match node.op {
+        "ExpandDims" => expanded(graph, node, of_rows.len())?,
+        "StridedSlice" => added(graph, node, of_rows.len())?,
+        _ => return None.known(),
     };
-    let Some(before) = graph.data_input(node, 0) else {
-        return Ok(false);
-    };
-    let expands = match node.op {
-        "ExpandDims" => expanded(graph, node, of_rows.len())? == Some(axis),
-        "StridedSlice" => added(graph, node, of_rows.len())? == Some(axis),
-        _ => false,
-    };
-    if !expands {
-        return Ok(false);
-    }
+    holds(added == axis)?;
     let ids = match source_of(graph, &reader.ids) {
         Some(source) if source.op == "MxRecIdOffset" && source.int("P")? == Some(0) => {
             // Behind the handles there are as many ids, as there are inverses behind the offsets.
-            let members = members(source)?;
             let place = reader.ids.output.and_then(|at| usize::try_from(at).ok());
-            let place = place.filter(|&at| at >= members);
-            place.and_then(|at| graph.data_input(source, at)).copied()
+            let place = place.known()?;
+            holds(place >= members(source)?)?;
+            *graph.data_input(source, place).known()?
         }
-        _ => Some(reader.ids),
+        _ => reader.ids,
     };
-    let Some(ids) = ids else { return Ok(false) };
     let (one, other) = (shape_root(graph, *before)?, shape_root(graph, ids)?);
-    Ok(same(&one, &other))
+    holds(same(&one, &other))
 }
 
 /// The axis that ExpandDims adds to a tensor of then `rank` dimensions.
-fn expanded(graph: &Graph<'_>, node: &Node<'_>, rank: usize) -> Result<Option<usize>> {
-    let axis = graph
-        .data_input(node, 1)
-        .map(|axis| integers_of(graph, axis));
-    Ok(match axis.transpose()?.flatten().as_deref() {
-        Some(&[axis]) if axis < 0 => usize::try_from(axis + rank as i64).ok(),
-        Some(&[axis]) => usize::try_from(axis).ok(),
-        _ => None,
-    })
+fn expanded(graph: &Graph<'_>, node: &Node<'_>, rank: usize) -> Found<usize> {
+    let axes = integers_of(graph, graph.data_input(node, 1).known()?).known()?;
+    match axes[..] {
+        [axis] if axis < 0 => usize::try_from(axis + rank as i64).ok().known(),
+        [axis] => usize::try_from(axis).ok().known(),
+        _ => None.known(),
+    }
 }
 
 /// The axis that StridedSlice adds to a tensor of then `rank` dimensions, of which it takes
 /// everything: `x[..., None]`, `x[:, None]`.
-fn added(graph: &Graph<'_>, node: &Node<'_>, rank: usize) -> Result<Option<usize>> {
-    let strides = graph.data_input(node, 3).map(|one| integers_of(graph, one));
-    let Some(strides) = strides.transpose()?.flatten() else {
-        return Ok(None);
-    };
-    if strides.len() > 62 || strides.iter().any(|stride| stride.abs() != 1) {
-        return Ok(None);
-    }
+fn added(graph: &Graph<'_>, node: &Node<'_>, rank: usize) -> Found<usize> {
+    let strides = integers_of(graph, graph.data_input(node, 3).known()?).known()?;
+    holds(strides.len() <= 62 && strides.iter().all(|stride| stride.abs() == 1))?;
     let mask = |name| -> Result<i64> { Ok(node.int(name)?.unwrap_or(0)) };
-    let (begin, end, new) = (
-        mask("begin_mask")?,
-        mask("end_mask")?,
-        mask("new_axis_mask")?,
-    );
-    let ellipsis = mask("ellipsis_mask")?;
-    if mask("shrink_axis_mask")? != 0 || new.count_ones() != 1 {
-        return Ok(None);
-    }
+    let (begin, end) = (mask("begin_mask")?, mask("end_mask")?);
+    let (new, ellipsis) = (mask("new_axis_mask")?, mask("ellipsis_mask")?);
+    holds(mask("shrink_axis_mask")? == 0 && new.count_ones() == 1)?;
     let all = (1_i64 << strides.len()) - 1;
     // All of each dimension is taken that is named, and of those behind them.
     let rest = all & !new & !ellipsis;
-    if begin & rest != rest || end & rest != rest {
-        return Ok(None);
-    }
+    holds(begin & end & rest == rest)?;
     let at = new.trailing_zeros() as usize;
-    Ok(match ellipsis {
-        0 => Some(at),
+    match ellipsis {
+        0 => Ok(at),
         // The dots come first, and stand for all dimensions but those behind them.
-        1 => rank.checked_sub(strides.len() - at),
-        _ => None,
-    })
+        1 => rank.checked_sub(strides.len() - at).known(),
+        _ => None.known(),
+    }
 }
 
 /// The tensor of which a tensor has its shape, as far as ops on each element go.
