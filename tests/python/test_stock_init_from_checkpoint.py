@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import stock_cases as cases
 import support
 from test_first_run import DIM, ROWS, Model, both
 from mx_rec.stock.select import decisions
@@ -43,6 +44,86 @@ def test_a_variable_starts_with_that_of_another_model(is_on, source, tmp_path, r
         v1.train.Saver().restore(session, path)
         yield model.all_rows(session)
         yield [len(session.run(v1.report_uninitialized_variables()))]
+
+
+@pytest.fixture
+def trained(tmp_path, resource, optimizer, monkeypatch):
+    """A checkpoint of the model itself after some steps, with its optimizer's variables."""
+    known = dict(cases.optimizers(), adam=lambda: v1.train.AdamOptimizer(0.02))
+    monkeypatch.setattr(cases, "optimizers", lambda: known)
+    with tf.Graph().as_default():
+        model = Model(resource, optimizer)
+        with support.started(support.new_session()) as session:
+            model.trained(session, range(20, 25))
+            return v1.train.Saver().save(session, os.path.join(str(tmp_path), "trained"))
+
+
+def slots_of(model, name):
+    """The slots of a variable by their names."""
+    return {one.op.name: one for one in model.optimizer.variables() if one.op.name.startswith(name + "/")}
+
+
+@pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
+@pytest.mark.parametrize("optimizer", ["adagrad", "momentum", "ftrl", "adam", "lazy_adam", "centered_rmsprop"])
+@pytest.mark.parametrize("given", ["all", "one"])
+@support.run_by(both, "said")
+def test_slots_start_with_those_of_another_training(is_on, trained, tmp_path, resource, optimizer, given):
+    """EasyRec's fine_tune_checkpoint: such variables stayed TensorFlow's."""
+    model = Model(resource, optimizer)
+    v1.train.init_from_checkpoint(trained, {"/": "/"} if given == "all" else {"users": model.users, **slots_of(model, "users")})
+    init = v1.global_variables_initializer()
+    with support.started(support.new_session(), init) as session:
+        yield model.all_rows(session)
+        yield model.trained(session, range(5))
+        path = v1.train.Saver().save(session, os.path.join(str(tmp_path), "on" if is_on else "off"))
+        session.run(init)
+        yield model.trained(session, range(5, 8))
+        # Made after the conversion: of all variables, and of the optimizer's alone.
+        session.run(v1.global_variables_initializer())
+        yield model.trained(session, range(8, 11))
+        session.run(v1.variables_initializer(model.optimizer.variables()))
+        yield model.trained(session, range(11, 14))
+        v1.train.Saver().restore(session, path)
+        yield model.trained(session, range(14, 17))
+
+
+@pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
+@support.run_by(both, names=["users"])
+def test_a_variable_that_was_run_before_starts_so_again(is_on, source, resource):
+    """The initializers of reference variables emptied their tables."""
+    users = v1.get_variable("users", [ROWS, DIM], initializer=v1.zeros_initializer(), use_resource=resource)
+    rows = tf.nn.embedding_lookup(users, np.arange(10))
+    v1.train.init_from_checkpoint(source, {"old/users": "users"})
+    session = support.started(support.new_session())
+    yield session.run(rows)
+    train = v1.train.AdagradOptimizer(0.1)
+    train = train.minimize(tf.reduce_sum(tf.square(rows - 1.0))), v1.variables_initializer(train.variables())
+    session.run(train[1])
+    session.run(train[0])
+    yield session.run(rows)
+    session.run(users.initializer)
+    yield session.run(rows)
+    session.close()
+
+
+@pytest.mark.parametrize("resource, optimizer", [(True, "adagrad")])
+@support.run_by(both, names=["items"])
+def test_slots_alone_that_start_so_keep_the_variable(is_on, trained, resource, optimizer):
+    model = Model(resource, optimizer)
+    v1.train.init_from_checkpoint(trained, slots_of(model, "users"))
+    with support.started(support.new_session()) as session:
+        yield model.trained(session, range(5))
+
+
+@pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
+@pytest.mark.parametrize("optimizer", ["momentum"])
+@support.run_by(both)
+def test_an_initializer_that_was_made_before_starts_slots_as_they_were_made(is_on, trained, resource, optimizer):
+    model = Model(resource, optimizer)
+    init = v1.global_variables_initializer()
+    v1.train.init_from_checkpoint(trained, {"/": "/"})
+    with support.started(support.new_session(), init) as session:
+        yield model.trained(session, range(5))
 
 
 @support.run_by(both, "said")

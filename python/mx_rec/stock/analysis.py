@@ -276,6 +276,7 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     assigns += slot_assigns
     if any(nodes.waiting.get(one) != nodes.waiting.get(assigns[0]) for one in assigns):
         raise Stays("an initializer sets it and not its optimizer's variables, or these alone")
+    assigns = [one for one in assigns if one not in [slot.start for slot in slots]]
     if trains and not kind and not is_known(node.name, known):
         raise Stays("nothing updates it in this graph")
     steps = uses.steps()
@@ -390,17 +391,28 @@ def _plan_slot(uses: Uses, variable: str, name: str, shape: List[int],
             raise Stays(HAS_SAVER)
         if any(update.name not in updates for update, _ in own.updates):
             raise Stays("it belongs to another variable, too")
+        others = list(own.changes)
         initial = _initial_value(own)
+        start = ""
+        if uses.starts and own.starts and not uses.was_run:
+            # The initializer that it was made with says what slots of new rows are.
+            start = own.assigns[0].name
+            initial = _constant_of(uses.nodes, variable + "/Assign")
         if initial is None or initial.kind is not None:
             raise Stays("it does not start as a constant")
-        if own.changes and not uses.was_run:
+        if (others if start else own.changes) and not uses.was_run:
             raise Stays("something else sets it")
-        uses.slot_changes.extend(own.assigns * uses.was_run + own.changes)
+        uses.slot_changes.extend(own.assigns * (uses.was_run or bool(start)) + own.changes)
         uses.states.extend(own.states)
     except Stays as why:
         raise Stays("its optimizer's variable {} cannot be a slot: {}".format(variable, why))
-    return Slot(variable, name, initial.shift), [
+    return Slot(variable, name, initial.shift, start), [
         one.name for one in own.assigns if not uses.was_run]
+
+
+def _constant_of(nodes: Nodes, assign: str) -> Optional[Affine]:
+    """Returns what an op of a name sets, None if there is none or it is no constant."""
+    return affine_value(nodes, *nodes.inputs[assign][1]) if assign in nodes.by_name else None
 
 
 def _summary(uses: Uses, kind: str, start: str, is_fused: bool) -> str:

@@ -317,9 +317,14 @@ def _convert(graph: tf.Graph, rows: Rows, fused: Dict[str, Set[str]],
     clear = cleared[plan.table]
     if plan.sets_rows:
         value = rows.op(plan.assigns[0]).inputs[1]
+        starts = {slot.name: rows.op(slot.start) for slot in plan.slots if slot.start}
+        # What sets a slot alone is over before the table is emptied, if a run asks for both.
+        clear._add_control_inputs(  # pylint: disable=protected-access
+            [change_of(one) for one in starts.values()])
         with in_place_of(clear, [clear]):
-            clear = set_all(table, plan, value)
-    of_slots = {objects[slot.variable].initializer.name for slot in plan.slots
+            clear = set_all(table, plan, value,
+                            slots={name: start.inputs[1] for name, start in starts.items()})
+    of_slots = {_initializer(objects[slot.variable]).name for slot in plan.slots
                 if slot.variable in objects}
     for name in plan.assigns:
         assign = rows.op(name)
@@ -333,11 +338,11 @@ def _convert(graph: tf.Graph, rows: Rows, fused: Dict[str, Set[str]],
             graph.prevent_feeding(assign.inputs[1])
     if plan.name in objects:
         _pass_on(objects[plan.name],
-                 change_of(objects[plan.name].initializer) or clear)
+                 change_of(_initializer(objects[plan.name])) or clear)
     for slot in plan.slots:
         if slot.variable in objects:
-            initializer = objects[slot.variable].initializer
-            start = change_of(initializer) if plan.was_run else None
+            initializer = _initializer(objects[slot.variable])
+            start = change_of(initializer) if plan.was_run or slot.start else None
             if start is None:
                 with graph.as_default():
                     start = refuse_start(table, slot, servers) if plan.on_servers \
@@ -361,6 +366,11 @@ def _described(one: ConvertedVariable) -> List[Dict[str, Any]]:
         "name": place.name, "whole": [place.whole] + one.plan.shape[1:], "first": place.first,
         "rows": one.plan.shape[0], "table": one.table.table_name, "key": one.plan.first,
         "slot": slot, "initial": initial} for place, slot, initial in places]
+
+
+def _initializer(variable: Any) -> tf.Operation:
+    """Returns what initializes a variable: init_from_checkpoint gives references its tensor."""
+    return getattr(variable.initializer, "op", variable.initializer)
 
 
 def _pass_on(variable: Any, initializer: tf.Operation) -> None:

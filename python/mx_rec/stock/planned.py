@@ -22,11 +22,13 @@ class Slot(NamedTuple):
         variable: Name of its op.
         name: Name of the slot.
         initial: What each float starts at.
+        start: The op that sets all of them to those of a checkpoint where the rows start so, too.
     """
 
     variable: str
     name: str
     initial: float
+    start: str = ""
 
 
 class Lookup(NamedTuple):
