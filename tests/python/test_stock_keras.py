@@ -244,6 +244,43 @@ def test_a_model_that_is_fitted_to_datasets_is_on_tables(mx, graph, session):
         np.testing.assert_allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+class BuiltByABatch(tf.keras.Model):
+    """Makes its layers' variables when it sees its first batch."""
+
+    def __init__(self):
+        super().__init__()
+        keras = tf.keras
+        self.rows = keras.layers.Embedding(ROWS, DIM, name="items", embeddings_initializer=keras.initializers.Constant(0.1))
+        self.dense = keras.layers.Dense(1, kernel_initializer=keras.initializers.Constant(0.2))
+
+    def call(self, ids):
+        return self.dense(tf.tanh(tf.reduce_mean(self.rows(ids), 1)))
+
+
+def test_a_model_that_its_first_batch_builds_is_on_tables(mx, graph, session):
+    """fit initializes the iterator of its dataset before there are variables: once that was a run of the session, and
+    the variables stayed TensorFlow's."""
+    ids, labels = data()
+
+    def program():
+        with tf.Graph().as_default() as own, support.new_session() as other:
+            tf.keras.backend.set_session(other)
+            dataset = tf.data.Dataset.from_tensor_slices((ids, labels)).batch(BATCH)
+            made = BuiltByABatch()
+            made.compile(optimizers()["adam"](), "mse")
+            history = made.fit(dataset, epochs=2, verbose=0, validation_data=dataset).history
+            names.append([one.plan.name.split("/")[-2] for one in converted(own)])
+            return [history["loss"], history["val_loss"], made.evaluate(dataset, verbose=0)] + made.get_weights()
+
+    names = []
+    expected = program()
+    mx(stock_tables=[".*items.*"])
+    found = program()
+    assert names == [[], ["items"]]
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE)
+
+
 def test_callbacks_see_and_restore_the_weights_of_variables(mx, graph, session, tmp_path):
     """The rate grows until the loss does, and the best weights come back, also from the file."""
     callbacks = tf.keras.callbacks

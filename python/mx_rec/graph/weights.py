@@ -41,8 +41,11 @@ def holding_one(stock: Callable[..., Any], x: Any, value: Any) -> Any:
 
 
 def holding_iterator(stock: Callable[..., Any], iterator: Any) -> None:
-    """Keras's initialize_iterator, which waits as well: fit calls it before it has training ops."""
-    session = _waiting()
+    """Keras's initialize_iterator, which waits as well: fit calls it before it has training ops.
+
+    A model that is built from its first batch has no variables then.
+    """
+    session = _waiting(has_variables=False)
     if session is None:
         stock(iterator)
     else:
@@ -68,13 +71,17 @@ def asking_size(stock: Callable[..., Any], x: Any) -> Any:
         own.close()
 
 
-def _waiting() -> Optional[Any]:
-    """Returns the session of Keras if its first run may make tables of variables, else None."""
+def _waiting(has_variables: bool = True) -> Optional[Any]:
+    """Returns the session of Keras if its first run may make tables of variables, else None.
+
+    Args:
+        has_variables: Whether variables that may be chosen have to be there by now.
+    """
     options = options_of_process()
     if options is None or tf.executing_eagerly():
         return None
     graph = tf.compat.v1.get_default_graph()
-    if graph_state(graph).is_settled or not candidates(graph, options):
+    if graph_state(graph).is_settled or has_variables and not candidates(graph, options):
         return None
     session = keras_backend._get_session()  # pylint: disable=protected-access
     has_run = session.graph is not graph or any(
