@@ -243,8 +243,7 @@ def test_what_a_program_finds_in_a_checkpoint_has_the_variables_that_are_tables(
     paths = [str(tmp_path / name) for name in ("False", "True")]
     assert "users" not in support.variables_in(paths[1]) and "users" in support.variables_in(paths[0])
     assert tf.train.list_variables(paths[1]) == tf.train.list_variables(paths[0])
-    # Slots that a checkpoint starts keep their variables TensorFlow's.
-    both(go_on, names=[] if way is started_by_scope else ["items", "users"])
+    both(go_on, names=["items", "users"])
     assert not said()
 
 
