@@ -21,6 +21,8 @@ mod rowwise;
 mod sgd;
 
 #[cfg(test)]
+mod golden;
+#[cfg(test)]
 mod oracle;
 
 pub use adagrad::Adagrad;
