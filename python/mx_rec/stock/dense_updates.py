@@ -156,7 +156,7 @@ class _Match:
             raise Stays("the result of the update {} is used".format(update.name))
         step = step_of(self._nodes, update, form)
         return step._replace(
-            kind=LAZY_ADAM if form.kind == ADAM and options.lazy_adam else form.kind,
+            kind=LAZY_ADAM if form.kind == ADAM and options.lazy_adam else step.kind,
             moves_all=form.kind == ADAM and options.lazy_adam,
             grad=self._slices[0].values, indices=self._slices[0].indices, sums=True,
             subtracts=True, dense=inputs[form.grad], slices=tuple(self._slices),
