@@ -1,6 +1,9 @@
 //! Numbers that TensorFlow gives, which the optimizers have to give.
 
+use super::adadelta::Adadelta;
 use super::ftrl::ftrl;
+use super::momentum::KerasMomentum;
+use super::proximal::{ProximalAdagrad, ProximalSgd};
 use super::rmsprop::{Centered, RmsProp};
 use super::*;
 use crate::simd::Level;
@@ -27,10 +30,20 @@ fn tensorflows_own_test_values_come_out() {
             false => Box::new(RmsProp::new(numbers).unwrap()),
         })
     };
+    let keras_momentum = |nesterov| -> Box<dyn Fn(i32) -> Box<dyn RowOptimizer>> {
+        Box::new(move |_| Box::new(KerasMomentum::new([2.0, 0.9], nesterov).unwrap()))
+    };
+    let proximal_sgd = |l1, l2| -> Box<dyn Fn(i32) -> Box<dyn RowOptimizer>> {
+        Box::new(move |_| Box::new(ProximalSgd::new([3.0, l1, l2]).unwrap()))
+    };
+    let proximal_adagrad = |l1, l2| -> Box<dyn Fn(i32) -> Box<dyn RowOptimizer>> {
+        Box::new(move |_| Box::new(ProximalAdagrad::new([3.0, 0.1, l1, l2]).unwrap()))
+    };
     type At = Box<dyn Fn(i32) -> Box<dyn RowOptimizer>>;
     type Golden<'a> = (At, i32, [f32; 4], [f32; 4], [f32; 4], &'a [[f32; 4]]);
     let (even, mixed) = ([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 4.0, 3.0]);
     let (flat, slope) = ([0.1, 0.1, 0.01, 0.01], [0.1, 0.2, 0.01, 0.02]);
+    let signs = [1.0, -2.0, 0.3, -0.4];
     let goldens: Vec<Golden> = vec![
         (
             Box::new(|_| Box::new(Sgd::new(3.0, 0.0).unwrap())),
@@ -183,6 +196,75 @@ fn tensorflows_own_test_values_come_out() {
                 ],
                 [0.397_352_67, 0.397_352_67, 0.039_779_58, 0.039_779_58],
             ],
+        ),
+        (
+            keras_momentum(false),
+            3,
+            even,
+            flat,
+            [-0.121_999_98, 0.877_999_96, 2.8878, 3.8878],
+            &[[-0.542, -0.542, -0.0542, -0.0542]],
+        ),
+        (
+            keras_momentum(true),
+            3,
+            even,
+            flat,
+            [-0.6098, 0.390_200_08, 2.839_02, 3.839_02],
+            &[[-0.542, -0.542, -0.0542, -0.0542]],
+        ),
+        (
+            Box::new(|_| Box::new(Adadelta::new([2.0, 0.9, 1e-3]).unwrap())),
+            3,
+            even,
+            slope,
+            [0.569_102_6, 1.452_221_4, 2.940_269_5, 3.882_120_6],
+            &[
+                [
+                    0.002_710_000_6,
+                    0.010_840_002,
+                    2.710_000_6e-5,
+                    1.084_000_25e-4,
+                ],
+                [
+                    0.001_400_771_3,
+                    0.002_265_411,
+                    2.685_884_5e-5,
+                    1.046_283_4e-4,
+                ],
+            ],
+        ),
+        (
+            proximal_sgd(0.1, 0.2),
+            3,
+            signs,
+            slope,
+            [0.0, -0.866_210_9, 0.0, 0.0],
+            &[],
+        ),
+        (
+            proximal_sgd(0.0, 0.2),
+            3,
+            signs,
+            slope,
+            [-0.133_789_06, -1.244_140_5, 0.035_449_218, -0.173_242_18],
+            &[],
+        ),
+        (
+            proximal_adagrad(0.001, 2.0),
+            3,
+            mixed,
+            slope,
+            [-0.049_332_83, -0.098_914_38, -0.004_046_034, -0.009_120_416],
+            &[[0.13, 0.220_000_01, 0.100_300_01, 0.1012]],
+        ),
+        (
+            proximal_adagrad(0.1, 0.0),
+            3,
+            signs,
+            slope,
+            [0.0, -4.148_492_3, 0.0, 0.0],
+            &[[0.13, 0.220_000_01, 0.100_300_01, 0.1012]],
         ),
     ];
     for (at, steps, weights, grad, expected, slots) in goldens {

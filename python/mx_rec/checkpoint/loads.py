@@ -219,24 +219,24 @@ def _chain(directory: str) -> List[str]:
         raise tf.errors.DataLossError(None, None, str(error))
 
 
-def expect_rows(variable: str, rows: int, path: str, described: Any) -> None:
-    """Refuses a variable of another number of rows, as TensorFlow does: of hashed ids, each would
-    be another row.
+def expect_shape(variable: str, here: List[int], there: List[int], place: str) -> None:
+    """Refuses a variable of another shape, as TensorFlow does: with another number of rows each of
+    hashed ids would be another row.
 
     Args:
         variable: The variable's name.
-        rows: Its rows.
-        path: The directory of its table.
-        described: What is on disk of that (`tables.describe`).
+        here: Its sizes.
+        there: Those that it was saved with.
+        place: Where.
 
     Raises:
-        tf.errors.InvalidArgumentError: If it had another; the text has both.
+        tf.errors.InvalidArgumentError: If they differ; the text has both.
     """
-    saved = (described["config"] or {}).get("capacity", rows)
-    if saved != rows:
+    if here != there:
         raise tf.errors.InvalidArgumentError(
             None, None, "the variable {!r} has {} rows, and {} in {}: shapes of both have to "
-            "match.".format(variable, rows, saved, path))
+            "match, {} and {}.".format(variable, here[0] if here else 0, there[0], place, here,
+                                       there))
 
 
 def _check_layout(operation: TableOps, path: str, has_manifest: bool, variable: str) -> List[str]:
@@ -257,7 +257,9 @@ def _check_layout(operation: TableOps, path: str, has_manifest: bool, variable: 
             None, None, "the table {!r} has dim {}, and {} has {}.".format(
                 operation.name, config["dim"], path, described["dim"]))
     if variable:
-        expect_rows(variable, config["capacity"], path, described)
+        rows, dim = config["capacity"], config["dim"]
+        saved = (described["config"] or {}).get("capacity", rows)
+        expect_shape(variable, [rows, dim], [saved, dim], path)
     slots = [slot["name"] for slot in described["slots"]]
     if operation.part is not None:
         # A part takes its own keys alone; the engine counts them.

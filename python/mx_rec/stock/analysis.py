@@ -391,6 +391,7 @@ def _plan_slot(uses: Uses, variable: str, name: str, shape: List[int],
             raise Stays(HAS_SAVER)
         if any(update.name not in updates for update, _ in own.updates):
             raise Stays("it belongs to another variable, too")
+        # Beside the initializer that it was made with, which a start of a checkpoint leaves there.
         others = list(own.changes)
         initial = _initial_value(own)
         start = ""

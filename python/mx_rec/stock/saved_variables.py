@@ -22,6 +22,7 @@ from mx_rec.checkpoint import tables
 from mx_rec.checkpoint.bundles import bundle
 from mx_rec.checkpoint.chains import VARIABLES, chain_of, read_manifest
 from mx_rec.checkpoint.contents import alone, read_table, sound_table, temporary_table
+from mx_rec.checkpoint.loads import expect_shape
 from mx_rec.checkpoint.parts import directories_of
 from mx_rec.checkpoint.paths import is_remote
 from mx_rec.checkpoint.remote import directory_of, local_copy
@@ -227,12 +228,7 @@ def _wanted(graph: tf.Graph, checkpoint: str, directory: str) -> List[_Wanted]:
         # there as well.
         if parts is None or place.name in known:
             continue
-        here, there = place.shape[:1] + shape[1:], parts[0]["whole"]
-        if here != there:
-            raise tf.errors.InvalidArgumentError(
-                None, None, "the variable {!r} has {} rows, and {} in {}: shapes of both have to "
-                "match, {} and {}.".format(place.name, here[0] if here else 0, there[0],
-                                            checkpoint, here, there))
+        expect_shape(place.name, place.shape[:1] + shape[1:], parts[0]["whole"], checkpoint)
         found.append(_Wanted(variable, place, parts))
     return found
 
