@@ -164,7 +164,7 @@ def test_a_handle_of_a_part_finds_what_is_there_when_it_is_used_and_only_for_ops
     init = o.mx_rec_part_init(mine.handle)
     handle = tf.compat.v1.placeholder(tf.int64, [])
     stats = o.mx_rec_table_stats(handle)
-    refused = [o.mx_rec_clear(handle, [], []), o.mx_rec_export(handle, []).keys, o.mx_rec_assign(handle, [1], np.ones([1, DIM], F), [], [], []),
+    refused = [o.mx_rec_clear(handle, [], [], []), o.mx_rec_export(handle, []).keys, o.mx_rec_assign(handle, [1], np.ones([1, DIM], F), [], [], []),
                o.mx_rec_id_offset([handle], [tf.constant([1], tf.int64)], [], [], create=1).offsets,
                o.mx_rec_load(handle, support.bytes_tensor("/nowhere"), []).rows]
     of_parts = [o.mx_rec_part_init(handle), o.mx_rec_part_stage(handle, support.bytes_tensor("/nowhere")),

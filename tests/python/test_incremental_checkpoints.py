@@ -218,7 +218,7 @@ def test_what_a_delta_cannot_follow_is_saved_whole_and_the_log_says_why(graph, s
         assert "nothing was saved or restored" in caplog.text
         model.save(sess, place + "/two/model", 2)
         assert "the last save went to" in caplog.text
-        sess.run(support.ops().mx_rec_clear(model.raws[0].handle, [], []))
+        sess.run(support.ops().mx_rec_clear(model.raws[0].handle, [], [], []))
         model.save(sess, place + "/two/model", 3)
         assert "is saved whole" in caplog.text
     assert directories(place + "/one") == ["sparse-model-1"]

@@ -197,7 +197,7 @@ def test_shapes_of_the_raw_ops_are_inferred(graph):
         (ops.find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 4])), [None, 3, 4]),
         (support.update("sgd", [table.handle], [offsets], [embedding], [0.1, 0.0], [restore], ops=ops), []),
         (ops.mx_rec_table_stats(table.handle), [23]), (keys, [None]),
-        (support.update("sgd", [table.handle], [offsets], [rows], [0.1, 0.0], ops=ops), []), (ops.mx_rec_clear(table.handle, [], []), []),
+        (support.update("sgd", [table.handle], [offsets], [rows], [0.1, 0.0], ops=ops), []), (ops.mx_rec_clear(table.handle, [], [], []), []),
         (ops.mx_rec_remove(table.handle, ids), []), (ops.mx_rec_assign(table.handle, offsets, rows, [], [], []), []),
     ]
     for tensor, shape in expected:
@@ -229,7 +229,7 @@ def wrong_shapes():
         return make
 
     return [
-        ("handle of rank 1", of(lambda tf, ops, t: ops.mx_rec_clear(tf.zeros([1], tf.int64), [], []))),
+        ("handle of rank 1", of(lambda tf, ops, t: ops.mx_rec_clear(tf.zeros([1], tf.int64), [], [], []))),
         ("offsets of rank 2", of(lambda tf, ops, t: ops.lookup(t.handle, support.raw_variable(t), tf.zeros([1, 1], tf.int64)))),
         ("variable of rank 1", of(lambda tf, ops, t: ops.lookup(t.handle, tf.zeros([4]), tf.zeros([1], tf.int64)))),
         ("offsets of rank 0", of(lambda tf, ops, t: ops.embed(
@@ -259,7 +259,7 @@ def wrong_shapes():
         ("two timestamps", of(lambda tf, ops, t: ops.mx_rec_observe(
             t.handle, [1], 1, [1, 2], access_threshold=1, eviction_threshold=-1))),
         ("ids of floats", of(lambda tf, ops, t: ops.resolve(t.handle, tf.zeros([1]), create=1))),
-        ("handle of int32", of(lambda tf, ops, t: ops.mx_rec_clear(tf.constant(1, tf.int32), [], []))),
+        ("handle of int32", of(lambda tf, ops, t: ops.mx_rec_clear(tf.constant(1, tf.int32), [], [], []))),
         ("gradient of doubles", of(lambda tf, ops, t: support.update(
             "sgd", [t.handle], [tf.zeros([1], tf.int64)], [tf.zeros([1, 4], tf.float64)], [0.1, 0.0], ops=ops))),
     ]

@@ -60,7 +60,7 @@ def replace(kind, raw, tmp_path):
     if kind == "restore":
         path = checkpoint(tmp_path, [10, 20])
         return lambda: list(ops.mx_rec_load(raw.handle, support.bytes_tensor(path), []))
-    return lambda: [after(ops.mx_rec_clear(raw.handle, [], []), lambda: ops.mx_rec_assign(
+    return lambda: [after(ops.mx_rec_clear(raw.handle, [], [], []), lambda: ops.mx_rec_assign(
         raw.handle, keys(10, 20), tf.zeros([2, DIM]), [], [], []))]
 
 
@@ -133,7 +133,7 @@ def test_a_monitored_session_recovers_from_a_replaced_table(graph, dynamic, tmp_
 
     def disturb():
         wanted = tf.compat.v1.py_func(is_time, [], tf.bool)
-        return [tf.cond(wanted, lambda: tf.group(support.ops().mx_rec_clear(raw.handle, [], [])), tf.no_op)]
+        return [tf.cond(wanted, lambda: tf.group(support.ops().mx_rec_clear(raw.handle, [], [], [])), tf.no_op)]
 
     embedding = between(lookup(table, keys(1, 2, 2)), disturb)
     count = tf.compat.v1.train.get_or_create_global_step()

@@ -116,7 +116,7 @@ CALLS = {
     "MxRecAssign": lambda o, a: o.mx_rec_assign(a.handle, a.ids, a.rows, [], [], []),
     "MxRecAssign slots": lambda o, a: o.mx_rec_assign(a.handle, a.ids, a.rows, [a.name], a.start, [a.grad]),
     "MxRecRemove": lambda o, a: o.mx_rec_remove(a.handle, a.ids),
-    "MxRecClear": lambda o, a: o.mx_rec_clear(a.handle, [], []),
+    "MxRecClear": lambda o, a: o.mx_rec_clear(a.handle, [], [], []),
     "MxRecSave": lambda o, a: o.mx_rec_save(a.handle, a.path, a.since, 0).rows,
     "MxRecSave delta": lambda o, a: o.mx_rec_save(a.handle, a.path, a.epoch, a.epoch).rows,
     "MxRecLoad": lambda o, a: o.mx_rec_load(a.handle, a.path, []).rows,

@@ -274,7 +274,7 @@ def test_a_restore_between_lookup_and_update_ends_the_step_and_changes_nothing(g
     table = make_table("table")
     vector = pooled(table, ids)
     train = sgd().minimize(tf.reduce_sum(vector), var_list=[table.variable])
-    clear = support.ops().mx_rec_clear(table.handle, [], [])
+    clear = support.ops().mx_rec_clear(table.handle, [], [], [])
     offsets, inverse = vector.op.inputs[2], vector.op.inputs[3]
     raw, sess = support.opened(table, session)
     old = sess.run([offsets, inverse, vector])

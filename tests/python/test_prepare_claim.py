@@ -79,7 +79,7 @@ def test_training_through_prepared_batches_gives_the_same_bits(graph, session, d
             for table in (ahead.table, ahead.peer):
                 table.remove(sess, np.arange(step, step + 20))
         if step == 25:
-            sess.run([support.ops().mx_rec_clear(table.handle, [], []) for table in (ahead.table, ahead.peer)])
+            sess.run([support.ops().mx_rec_clear(table.handle, [], [], []) for table in (ahead.table, ahead.peer)])
         ahead.same(sess)
     slots = [table.slot_rows(sess, "Adagrad_accumulator") for table in (ahead.table, ahead.peer)]
     support.assert_same_tables(*slots)

@@ -66,7 +66,7 @@ def test_global_variables_initializer_leaves_a_table_alone(graph, session, dynam
 
 def test_a_table_that_was_cleared_starts_afresh(graph, session):
     table = support.Raw.new(2, initializer={"kind": "random_normal", "mean": 0.0, "stddev": 1.0})
-    clear = support.ops().mx_rec_clear(table.handle, [], [])
+    clear = support.ops().mx_rec_clear(table.handle, [], [], [])
     ids = tf.constant([5, 6], tf.int64)
     offsets, restore = support.ops().resolve(table.handle, ids, create=1)
     rows = support.ops().lookup(table.handle, support.raw_variable(table), offsets)

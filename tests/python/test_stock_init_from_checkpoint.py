@@ -136,7 +136,7 @@ def test_of_two_maps_the_last_one_counts(is_on, source):
         yield model.trained(session, range(5))
 
 
-@support.run_by(both, names=["items"])
+@support.run_by(both, names=["items", "users"])
 def test_an_initializer_that_was_made_before_does_not_start_so(is_on, said, source):
     """TensorFlow's own: it is that of the variable as it was made."""
     model = Model()

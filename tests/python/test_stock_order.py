@@ -212,7 +212,7 @@ def test_an_initializer_that_runs_again_starts_again(v1, graph, use_resource):
     convert(graph)
     with support.new_session() as sess:
         runs = []
-        for start in (init, init, w.initializer):
+        for start in (init, init, v1.global_variables_initializer()):
             sess.run(start)
             runs.append([sess.run([loss, train])[0] for _ in range(3)])
     assert runs[0][0] == 2 * cases.DIM and runs[0][0] > runs[0][2]
@@ -236,17 +236,6 @@ def test_a_value_that_a_table_cannot_take_is_refused(v1, graph, use_resource):
         # Its initializer alone starts the table again.
         sess.run(own)
         np.testing.assert_array_equal(cases.value_of(sess, w), start)
-
-
-@both
-@pytest.mark.parametrize("alone", ["w", "slots"])
-def test_a_variable_that_is_initialized_apart_from_its_slots_stays(v1, graph, use_resource, alone):
-    w = variable(v1, use_resource)
-    optimizer = v1.train.AdagradOptimizer(0.1)
-    optimizer.minimize(tf.reduce_sum(tf.nn.embedding_lookup(w, [1, 2])))
-    v1.variables_initializer([w] if alone == "w" else optimizer.variables())
-    plan = plan_of(graph)
-    assert not plan.converts and "initializer" in plan.reason
 
 
 def spread(v1, use_resource):

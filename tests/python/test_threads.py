@@ -129,7 +129,7 @@ def test_every_verb_at_once_neither_crashes_nor_loses_the_budget(graph, session,
         ops.mx_rec_restore(ops.lookup(table.handle, support.raw_variable(table), offsets), restore),
         support.update_ids("adagrad", table.handle, ids, grads, 0.1, 0.1),
         ops.find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 4])),
-        ops.mx_rec_remove(table.handle, ids), ops.mx_rec_clear(table.handle, [], []),
+        ops.mx_rec_remove(table.handle, ids), ops.mx_rec_clear(table.handle, [], [], []),
         ops.mx_rec_assign(table.handle, ids, grads, [], [], []), ops.mx_rec_table_stats(table.handle),
         ops.mx_rec_save(table.handle, support.bytes_tensor(str(tmp_path / "busy")), -1, 0),
     ]

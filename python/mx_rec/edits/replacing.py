@@ -3,7 +3,7 @@
 import contextlib
 import threading
 from collections import OrderedDict
-from typing import Any, Dict, Iterable, Iterator, Sequence, Set
+from typing import Any, Dict, Iterable, Iterator, Optional, Sequence, Set
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
@@ -166,16 +166,18 @@ def replace_ops(ops: Sequence[tf.Operation], values: Sequence[Sequence[tf.Tensor
 
 
 def replace_waiting(old: tf.Operation, news: Sequence[tf.Operation],
-                    replaced: Sequence[tf.Operation] = ()) -> None:
+                    replaced: Sequence[tf.Operation] = (),
+                    of: Optional[Iterable[tf.Operation]] = None) -> None:
     """Makes the ops that wait for `old` wait for others.
 
     Args:
         old: An op.
         news: The others.
         replaced: Ops that do not wait for these.
+        of: Which ops that wait; None: all.
     """
     # pylint: disable=protected-access
-    for waiting in list(old._control_outputs):
+    for waiting in list(old._control_outputs if of is None else of):
         if waiting in news:
             continue
         others = [op for op in waiting.control_inputs if op is not old]

@@ -26,8 +26,8 @@ from mx_rec.tensorflow.names import control_flow_util
 # read, what the variables take, and what the tables have of them.
 _COPIES = 3
 
-# The attribute of an op that starts tables: the variables of optimizers that start with them.
-_SLOTS = "_mx_rec_slots"
+# The attribute of an op that starts tables: the variables that they stand for.
+_STARTED = "_mx_rec_started"
 
 # How often the variables of a graph become tables again: a program that makes training ops in each
 # turn of a loop would wait for their values each time.
@@ -152,14 +152,14 @@ def _be_variables(graph: tf.Graph, found: Sequence[ConvertedVariable], are_alone
         "all their optimizers.")
 
 
-def note_start(op: tf.Operation, slots: List[Any]) -> None:
-    """Notes which slots an op starts with their tables, which start by themselves as variables.
+def note_start(op: tf.Operation, variables: List[Any]) -> None:
+    """Notes which variables an op starts as tables, which start by themselves as variables.
 
     Args:
         op: What starts tables.
-        slots: Their optimizers' variables.
+        variables: The variables, with those of their optimizers.
     """
-    setattr(op, _SLOTS, slots)
+    setattr(op, _STARTED, variables)
 
 
 def _names(values: Iterable[Any]) -> List[str]:
@@ -228,10 +228,12 @@ def _go_back(graph: tf.Graph) -> None:
                 for session in sessions:
                     rename(session, renamed)
             for op in graph.get_operations():
-                for variable in getattr(op, _SLOTS, ()):
-                    op._add_control_input(variable.initializer)  # pylint: disable=protected-access
-                if hasattr(op, _SLOTS):
-                    delattr(op, _SLOTS)
+                for variable in getattr(op, _STARTED, ()):
+                    # Init_from_checkpoint gives references a tensor.
+                    op._add_control_input(  # pylint: disable=protected-access
+                        getattr(variable.initializer, "op", variable.initializer))
+                if hasattr(op, _STARTED):
+                    delattr(op, _STARTED)
             state.is_settled, state.was_run, state.without_training = times >= _MOST, True, 0
             state.passed = graph.version
             state.retired, state.went_back = retired, times

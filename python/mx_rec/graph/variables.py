@@ -151,23 +151,23 @@ def patched_monitored_session(stock: Callable[..., None], self: Any, *args: Any,
 def patched_initializer(stock: Callable[..., tf.Operation], var_list: Any, *args: Any,
                         **kwargs: Any) -> tf.Operation:
     """tf.compat.v1.variables_initializer, by which a table starts with all of its slots."""
-    tables = [] if tf.executing_eagerly() or not var_list else [
-        one for one in converted(tf.compat.v1.get_default_graph()) if not one.plan.was_run]
-    if not tables:
+    if tf.executing_eagerly() or not var_list:
         return stock(var_list, *args, **kwargs)
     var_list = list(var_list)
     names = {variable_name(variable) for variable in var_list}
-    alone = {one.plan.name for one in tables if one.plan.name in names and one.can_be_assigned
-             and not names.issuperset(slot.variable for slot in one.plan.slots)}
-    # What empties the table has emptied these.
-    gone = {slot.variable for one in tables if one.plan.name in names.difference(alone)
-            for slot in one.plan.slots}
-    made = stock([one for one in var_list if variable_name(one) not in gone.union(alone)],
+    whole = [one for one in converted(tf.compat.v1.get_default_graph())
+             if one.plan.name in names and not one.plan.was_run and (
+                 one.plan.on_servers or one.plan.part is None and names.issuperset(
+                     slot.variable for slot in one.plan.slots))]
+    together = {name for one in whole for name in [one.plan.name] + [
+        slot.variable for slot in one.plan.slots]}
+    made = stock([one for one in var_list if variable_name(one) not in together],
                  *args, **kwargs)
-    note_start(made, [one for one in var_list if variable_name(one) in gone])
-    # Rows that start by themselves keep their slots.
-    return tf.group(made, *[one.assign(one.initial_value, read_value=False) for one in var_list
-                            if variable_name(one) in alone]) if alone else made
+    if whole:
+        # pylint: disable=protected-access
+        made._add_control_inputs([one.clear for one in whole])
+        note_start(made, [one for one in var_list if variable_name(one) in together])
+    return made
 
 
 def patched_get_collection(stock: Callable[..., List[Any]], key: Any,

@@ -145,6 +145,10 @@ def _check_table(nodes: Nodes, plan: StockVariable, on_servers: bool, is_part: b
             else "with an access_threshold"))
     if len({step.kind for step in plan.updates}) > 1 and (on_servers or counts()):
         raise Stays(_SEVERAL)
+    if on_servers and any(nodes.waiting.get(one) != nodes.waiting.get(plan.assigns[0])
+                          for one in plan.assigns):
+        raise Stays("an initializer sets it and not its optimizer's variables, or these alone, "
+                    "which start together on parameter servers")
     if on_servers and plan.changes:
         raise Stays("{} sets rows of it, which tables on parameter servers do not know".format(
             plan.changes[0]))
@@ -274,8 +278,6 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     if was_run:
         assigns, changes = [], assigns + changes
     assigns += slot_assigns
-    if any(nodes.waiting.get(one) != nodes.waiting.get(assigns[0]) for one in assigns):
-        raise Stays("an initializer sets it and not its optimizer's variables, or these alone")
     assigns = [one for one in assigns if one not in [slot.start for slot in slots]]
     if trains and not kind and not is_known(node.name, known):
         raise Stays("nothing updates it in this graph")

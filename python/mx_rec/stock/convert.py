@@ -12,16 +12,15 @@ from mx_rec.core.embedding import ssd_directories
 from mx_rec.core.initializers import table_seed
 from mx_rec.core.rows import row_storage
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
-from mx_rec.edits.replacing import extensible, replace_waiting
-from mx_rec.edits.wiring import (change_of, forbid_dropped_feeds, forget_variables, gate_of,
-                                 in_place_of, on_device, run_instead)
+from mx_rec.edits.replacing import replace_waiting
+from mx_rec.edits.wiring import forbid_dropped_feeds, forget_variables, gate_of, on_device
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
 from mx_rec.stock.admission import RowRules, SavedHistory, rules_of
 from mx_rec.stock.analysis import VARIABLES, plan_variables, with_ids
 from mx_rec.stock.planned import StockVariable, table_name
 from mx_rec.stock.changes import change
-from mx_rec.stock.dense import clear_op, set_all
+from mx_rec.stock.dense import clear_op
 from mx_rec.stock.late import late_ops
 from mx_rec.stock.lift import lift
 from mx_rec.stock.nodes import Nodes
@@ -31,9 +30,10 @@ from mx_rec.stock.pieces import fuse
 from mx_rec.stock.retired import refuse_retired, retired_ops
 from mx_rec.stock.rows import Rows, SlotRows
 from mx_rec.stock.savers import ops_of, renewable_savers
-from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_parts, refuse_start,
+from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_parts,
                                       update_together)
 from mx_rec.stock.servers import HERE, Servers
+from mx_rec.stock.starts import replace_initializers
 from mx_rec.tensorflow.graph_def import without_nodes
 
 # The collection of a graph, also of one that was imported, that has what manifests say of variables
@@ -69,7 +69,7 @@ class ConvertedVariable(NamedTuple):
         saved: Where its values stand in a checkpoint of variables.
         slots: The same for each of `plan.slots`.
         rules: When keys get rows and lose them.
-        clear: The op that empties the table.
+        clear: The op that starts the table with its slots.
         objects: The variable and its slots as objects of Python, by the collections that had them.
     """
 
@@ -80,11 +80,6 @@ class ConvertedVariable(NamedTuple):
     rules: RowRules
     clear: tf.Operation
     objects: Dict[str, List[Any]]
-
-    @property
-    def can_be_assigned(self) -> bool:
-        """Whether setting all of its rows is what setting the variable is."""
-        return not (self.plan.on_servers or self.plan.ids.is_lifted or self.rules.counts)
 
     @property
     def rules_of_values(self) -> RowRules:
@@ -105,6 +100,18 @@ def converted(graph: tf.Graph, operations: Any = None) -> List[ConvertedVariable
         return found
     tables = [op.table for op in operations]
     return [one for one in found if any(one.table.variable.op is op for op in tables)]
+
+
+def start_by(graph: tf.Graph, one: ConvertedVariable, started: tf.Operation) -> None:
+    """Makes another op what starts a table with its slots: initializers made from now on run it.
+
+    Args:
+        graph: The graph.
+        one: The variable.
+        started: The op.
+    """
+    setattr(graph, CONVERTED, [other._replace(clear=started) if other is one else other
+                               for other in converted(graph)])
 
 
 def convert(graph: tf.Graph, options: StockTables, trains: bool, needs: Needs = Needs(),
@@ -314,41 +321,7 @@ def _convert(graph: tf.Graph, rows: Rows, fused: Dict[str, Set[str]],
         with graph.as_default(), graph.control_dependencies(None):
             cleared[plan.table] = clear_parts(table, servers) if plan.on_servers \
                 else clear_op(table)
-    clear = cleared[plan.table]
-    if plan.sets_rows:
-        value = rows.op(plan.assigns[0]).inputs[1]
-        starts = {slot.name: rows.op(slot.start) for slot in plan.slots if slot.start}
-        # What sets a slot alone is over before the table is emptied, if a run asks for both.
-        clear._add_control_inputs(  # pylint: disable=protected-access
-            [change_of(one) for one in starts.values()])
-        with in_place_of(clear, [clear]):
-            clear = set_all(table, plan, value,
-                            slots={name: start.inputs[1] for name, start in starts.items()})
-    of_slots = {_initializer(objects[slot.variable]).name for slot in plan.slots
-                if slot.variable in objects}
-    for name in plan.assigns:
-        assign = rows.op(name)
-        replace_waiting(assign, [clear])
-        # It would set a variable that nothing reads any more.
-        if name == plan.assigns[0]:
-            run_instead(assign, clear)
-        elif name not in of_slots:
-            graph.prevent_fetching(assign)
-        if not plan.sets_rows or name != plan.assigns[0]:
-            graph.prevent_feeding(assign.inputs[1])
-    if plan.name in objects:
-        _pass_on(objects[plan.name],
-                 change_of(_initializer(objects[plan.name])) or clear)
-    for slot in plan.slots:
-        if slot.variable in objects:
-            initializer = _initializer(objects[slot.variable])
-            start = change_of(initializer) if plan.was_run or slot.start else None
-            if start is None:
-                with graph.as_default():
-                    start = refuse_start(table, slot, servers) if plan.on_servers \
-                        else clear_op(table, slot)
-                run_instead(initializer, start)
-            _pass_on(objects[slot.variable], start)
+    clear = replace_initializers(rows, cleared[plan.table], objects, servers)
     made = ConvertedVariable(plan, table, *places_of(places, plan), rows.rules, clear, {})
     made.objects.update(forget_variables(
         graph, [plan.name] + [slot.variable for slot in plan.slots]))
@@ -366,35 +339,6 @@ def _described(one: ConvertedVariable) -> List[Dict[str, Any]]:
         "name": place.name, "whole": [place.whole] + one.plan.shape[1:], "first": place.first,
         "rows": one.plan.shape[0], "table": one.table.table_name, "key": one.plan.first,
         "slot": slot, "initial": initial} for place, slot, initial in places]
-
-
-def _initializer(variable: Any) -> tf.Operation:
-    """Returns what initializes a variable: init_from_checkpoint gives references its tensor."""
-    return getattr(variable.initializer, "op", variable.initializer)
-
-
-def _pass_on(variable: Any, initializer: tf.Operation) -> None:
-    """Makes a variable of Python initialize its table, and load values into it.
-
-    Args:
-        variable: The variable.
-        initializer: What sets the rows, or a slot of them, to what they start with.
-    """
-    loaded = []  # type: List[Any]
-
-    def load(value: Any, session: Any = None) -> None:
-        if not loaded:
-            with extensible(variable.graph), variable.graph.as_default(), tf.init_scope():
-                given = tf.compat.v1.placeholder(tf.float32, variable.shape)
-                loaded.extend([given, variable.assign(given, read_value=False)])
-        session = session or tf.compat.v1.get_default_session()
-        if session is None:
-            raise ValueError("load() of the variable {!r} needs a session, by its argument or as "
-                             "the default.".format(variable.op.name))
-        session.run(loaded[1], {loaded[0]: value})
-
-    variable._initializer_op = initializer  # pylint: disable=protected-access
-    variable.load = load
 
 
 def make_table(plan: StockVariable, options: StockTables = StockTables(),

@@ -88,17 +88,30 @@ def each_chunk(count: int, chunk: int,
         back_prop=False, name="fill", return_same_structure=True)[0].op
 
 
-def clear_op(table: Table, slot: Any = None) -> tf.Operation:
-    """Adds the op that empties a table, or sets a slot of all of its rows to what it starts at.
+def clear_op(table: Table) -> tf.Operation:
+    """Adds the op that empties a table."""
+    return _clear(table, "", [], [], [])
+
+
+def start_op(table: Table, plan: Any, slot: Any) -> tf.Operation:
+    """Adds the op that sets a field of all rows of a variable to what it is in new ones.
 
     One op sets it: another one of the same run may empty the table meanwhile.
 
     Args:
         table: The table.
-        slot: The slot (stock.planned.Slot), None for the table.
+        plan: The plan of the variable (stock.planned.StockVariable).
+        slot: The slot (stock.planned.Slot), None for the rows themselves.
     """
-    scope = "{}//table/{}".format(scope_of(table.table_name), slot.name + "/" if slot else "")
+    # The parts of a variable share a table.
+    keys = [] if plan.ids.is_lifted else [plan.first, plan.first + plan.shape[0] - 1]
+    name, initial = (slot.name, slot.initial) if slot else ("", 0.0)
+    return _clear(table, (name or "rows") + "/",
+                  [tf.constant(np.frombuffer(name.encode("utf-8"), np.uint8))], [initial], keys)
+
+
+def _clear(table: Table, scope: str, fields: Sequence[tf.Tensor], initial: Sequence[float],
+           keys: Sequence[int]) -> tf.Operation:
+    scope = "{}//table/{}".format(scope_of(table.table_name), scope)
     with tf.init_scope(), tf.device("/cpu:0"), tf.compat.v1.name_scope(scope):
-        names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8))] if slot else []
-        return library().mx_rec_clear(table.handle, names, [slot.initial] if slot else [],
-                                      name="initialize").op
+        return library().mx_rec_clear(table.handle, fields, initial, keys, name="initialize").op

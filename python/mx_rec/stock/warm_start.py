@@ -25,7 +25,7 @@ from mx_rec.stock.analysis import plan_variables
 from mx_rec.stock.planned import product, table_name
 from mx_rec.stock.checkpoints import RowDtypes, expect_conversion, row_dtypes_of
 from mx_rec.stock.convert import (ConvertedVariable, Needs, converted, places_of,
-                                  saved_places)
+                                  saved_places, start_by)
 from mx_rec.stock.dense import set_all
 from mx_rec.stock.options import StockTables
 from mx_rec.stock.saved_variables import saved_values, written_for
@@ -278,6 +278,7 @@ class VariableStarts:
                 started = tf.no_op(name="started")
                 # Whatever empties the table sets it then.
                 replace_waiting(one.clear, [started])
+                start_by(self._graph, one, started)
                 for key in one.objects:
                     for variable in one.objects[key]:
                         if variable.op.name == name:

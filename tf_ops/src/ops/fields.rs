@@ -14,7 +14,7 @@ pub(super) const FIELDS: Arg = Arg {
     doc: "Names of the fields in UTF-8: a slot, LazyAdam_momentum for one; the empty name is the \
           embedding.",
 };
-const INITIAL: Arg = Arg {
+pub(super) const INITIAL: Arg = Arg {
     spec: "initial: float",
     shape: "(n)",
     doc: "For each field what it starts at in rows that lack it; the embedding's is ignored.",
@@ -28,7 +28,7 @@ const ERRORS: &str = "`INVALID_ARGUMENT` for an offset that was never given out 
                       a restore or clear.";
 
 /// The fields by their names and initial values.
-fn fields(names: &[Input], initial: &Input) -> Result<Vec<Field>> {
+pub(super) fn fields(names: &[Input], initial: &Input) -> Result<Vec<Field>> {
     expect_rank(initial, 1)?;
     let initial = initial.values::<f32>()?;
     if initial.len() != names.len() {

@@ -1,6 +1,6 @@
 //! Ops that give or empty the content of a table: `MxRecExport`, `MxRecClear`.
 
-use super::fields::{slots, FIELDS};
+use super::fields::{fields, FIELDS, INITIAL};
 use super::lists::{members, Tensors};
 use super::support::{on, table, HANDLE};
 use crate::op_def::{Arg, Attr, OpDef};
@@ -8,58 +8,69 @@ use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{Error, Kind, Result, Snapshot};
 
-/// Every row goes, or slots of every row start afresh.
+/// Every row goes, or fields of rows start afresh.
 pub(crate) struct Clear {
-    slots: usize,
+    fields: usize,
 }
 
 impl OpKernel for Clear {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecClear",
-        doc: "Removes every row and gives the memory back to the system; or, if slots are named, \
-              sets these of every row to what they start at, and adds those that rows lack. Rows \
-              of padding_keys, and those that another op removes or replaces meanwhile, are left \
-              out.",
+        doc: "Removes every row and gives the memory back to the system; or, if fields are named, \
+              sets these of the rows of some keys to what those of new rows are, and adds slots \
+              that rows lack. Rows of padding_keys, and those that another op removes or replaces \
+              meanwhile, are left out.",
         inputs: &[
             HANDLE,
+            FIELDS,
+            INITIAL,
             Arg {
-                spec: "slots: N * uint8",
-                shape: "N times (b)",
-                doc: "Names of slots in UTF-8, LazyAdam_momentum for one.",
-            },
-            Arg {
-                spec: "initial: float",
-                shape: "(n)",
-                doc: "For each slot what it starts at.",
+                spec: "keys: int64",
+                shape: "(0) or (2)",
+                doc: "The first key and the last one of the rows whose fields start afresh; none: \
+                      all.",
             },
         ],
         outputs: &[Arg {
             spec: "cleared: int64",
             shape: "()",
-            doc: "Rows that were in use; of how many the slots were set.",
+            doc: "Rows that were in use; of how many the fields were set.",
         }],
         attrs: &[Attr {
             spec: "N: int >= 0",
-            doc: "Slots; 0: rows are removed.",
+            doc: "Fields; 0: rows are removed.",
         }],
-        errors: "`INVALID_ARGUMENT` for a name or an initial value that no slot can have.",
+        errors: "`INVALID_ARGUMENT` for a name or an initial value that no slot can have, and for \
+                 keys that are not two or none.",
         ..OpDef::STATEFUL
     };
 
     fn create(construction: &Construction) -> Result<Self> {
-        let slots = members(construction)?;
-        Ok(Self { slots })
+        let fields = members(construction)?;
+        Ok(Self { fields })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
         let table = table(context)?;
         let mut inputs = Tensors::from(context, 1, 1);
-        let (names, initial) = (inputs.list(self.slots)?, inputs.one()?);
+        let (names, initial) = (inputs.list(self.fields)?, inputs.one()?);
+        let keys = inputs.one()?;
         on(&table, || {
-            let slots = slots(&names, &initial)?;
-            let cleared = match slots.as_slice() {
+            let fields = fields(&names, &initial)?;
+            let keys =
+                match (fields.as_slice(), keys.values::<i64>()?) {
+                    (_, []) => i64::MIN..=i64::MAX,
+                    ([_, ..], &[first, last]) => first..=last,
+                    (_, keys) => return Err(Error::invalid(
+                        "keys must be the first key and the last one of rows whose fields start \
+                         afresh, or none",
+                    )
+                    .with("keys", keys.len())
+                    .with("fields", fields.len())),
+                };
+            let cleared = match fields.as_slice() {
                 [] => table.clear(),
-                slots => table.start_slots(pool()?, slots)?,
+                fields => table.start_fields(pool()?, fields, keys)?,
             };
             context.set_scalar(0, cleared as i64)
         })

@@ -13,8 +13,9 @@ use crate::table::rows::offset::Unfit;
 use crate::table::verbs::apply::distinct;
 use crate::table::Table;
 use crate::{Ids, Kind, Pool, Result, RowDtype, SlotSpec};
+use std::ops::RangeInclusive;
 
-/// Slots of so many rows start afresh at once.
+/// Fields of so many rows start afresh at once.
 const STARTED: usize = 1 << 12;
 
 /// A part of a row that an update reads and writes: `dim` floats.
@@ -254,51 +255,70 @@ impl Table {
         Ok(updated.into_inner())
     }
 
-    /// Sets slots of all rows to what they start at, some rows at a time; returns of how many rows.
-    /// Slots that rows lack are added, rows of frozen keys do not change. Rows that are removed
-    /// meanwhile are left out, and all that are still to come if a restore or [`Table::clear`]
-    /// replaces the content: what it brings has slots of its own.
+    /// Sets fields of the rows of `keys` to what those of new rows are, some rows at a time;
+    /// returns of how many rows. Slots that rows lack are added, rows of frozen keys do not change.
+    /// Rows that are removed meanwhile are left out, and all that are still to come if a restore or
+    /// [`Table::clear`] replaces the content: what it brings has fields of its own.
     ///
     /// # Errors
     /// `InvalidArgument` for a slot that the table has with another width, `ResourceExhausted` if
-    /// the system gives no memory, and with a tier what its files refuse; slots of some rows may
+    /// the system gives no memory, and with a tier what its files refuse; fields of some rows may
     /// have been set.
-    pub fn start_slots(&self, pool: &Pool, slots: &[SlotSpec]) -> Result<u64> {
+    pub fn start_fields(
+        &self,
+        pool: &Pool,
+        fields: &[Field],
+        keys: RangeInclusive<i64>,
+    ) -> Result<u64> {
         let snapshot = self.snapshot();
-        let rows = snapshot.rows() as usize;
-        let mut keys = self.reserved(rows, "rows")?;
+        let mut started = self.reserved(snapshot.rows() as usize, "rows")?;
         snapshot.windows(pool, &|_| true, &mut |window| {
             let entries = (0..window.len()).filter_map(|at| window.entry(at));
-            keys.extend(entries.map(|(key, _)| key));
+            started.extend(entries.map(|(key, _)| key).filter(|key| keys.contains(key)));
             Ok(())
         })?;
         drop(snapshot);
-        let mut started = 0;
-        for keys in keys.chunks(STARTED) {
-            match self.start_slots_of(pool, keys, slots) {
-                Ok(count) => started += count,
+        let mut count = 0;
+        for keys in started.chunks(STARTED) {
+            match self.start_fields_of(pool, keys, fields) {
+                Ok(rows) => count += rows,
                 Err(error) if error.kind() == Kind::Aborted => break,
                 Err(error) => return Err(error),
             }
         }
-        Ok(started)
+        Ok(count)
     }
 
-    fn start_slots_of(&self, pool: &Pool, keys: &[i64], slots: &[SlotSpec]) -> Result<u64> {
-        let found = self.id_offset(pool, Ids::I64(keys), false, None, &mut vec![0; keys.len()])?;
+    fn start_fields_of(&self, pool: &Pool, keys: &[i64], fields: &[Field]) -> Result<u64> {
+        let mut places = vec![0; keys.len()];
+        let found = self.id_offset(pool, Ids::I64(keys), false, None, &mut places)?;
         let rows = self.batch_rows(&found)?;
-        let floats = rows.offsets().len() * self.dim();
-        let mut values = Vec::with_capacity(slots.len());
-        for slot in slots {
-            let field = Field::Slot(slot.clone());
+        let there = keys.iter().zip(&places).filter(|(_, &place)| place >= 0);
+        let mut keys: Vec<i64> = there.map(|(&key, _)| key).collect();
+        if let Some(kept) = rows.kept() {
+            keys = kept.iter().map(|&at| keys[at]).collect();
+        }
+        let floats = keys.len() * self.dim();
+        let mut values = Vec::with_capacity(fields.len());
+        for field in fields {
             let mut old = vec![0.0; floats];
-            rows.read(pool, &field, &mut old)?;
-            values.push((field, old, vec![slot.initial; floats]));
+            rows.read(pool, field, &mut old)?;
+            let mut new = vec![0.0; floats];
+            match field {
+                Field::Slot(slot) => new.fill(slot.initial),
+                Field::Embedding => {
+                    let rows = new.chunks_exact_mut(self.dim());
+                    for (&key, row) in keys.iter().zip(rows) {
+                        self.config().fill_initial(key, row);
+                    }
+                }
+            }
+            values.push((field, old, new));
         }
         let offsets = rows.offsets().to_vec();
         drop(rows);
         let updates = values.iter().map(|(field, old, new)| FieldUpdate {
-            field: field.clone(),
+            field: (*field).clone(),
             old,
             new,
         });
@@ -385,24 +405,36 @@ mod tests {
     }
 
     #[test]
-    fn slots_start_afresh_and_a_table_that_is_emptied_meanwhile_is_no_error() {
+    fn fields_start_afresh_and_a_table_that_is_emptied_meanwhile_is_no_error() {
         let (table, pool, offsets) = table(vec![6]);
         let field = slot(0.5);
-        let slots = [SlotSpec {
-            name: "Own_m".into(),
-            initial: 0.5,
-            per_row: false,
-        }];
+        let all = i64::MIN..=i64::MAX;
+        let first = read(&table, &pool, &offsets, &Field::Embedding);
         let fields = [
-            update(&Field::Embedding, &[0.0; 8], &[3.0; 8]),
+            update(&Field::Embedding, &first, &[3.0; 8]),
             update(&field, &[0.5; 8], &[7.0; 8]),
         ];
+        let start = |field: &Field, keys: &RangeInclusive<i64>| {
+            table.start_fields(&pool, std::slice::from_ref(field), keys.clone())
+        };
         let written = table.write_fields(&pool, &offsets, &fields, true);
         assert_eq!(written.unwrap(), 3);
-        assert_eq!(table.start_slots(&pool, &slots).unwrap(), 3, "all but 6");
+        assert_eq!(start(&field, &all).unwrap(), 3, "all but 6");
         assert_eq!(read(&table, &pool, &offsets, &field), [0.5; 8]);
         let rows = read(&table, &pool, &offsets, &Field::Embedding);
         assert_eq!((rows[0], rows[7]), (3.0, 3.0));
+        let written = table.write_fields(&pool, &offsets, &fields[1..], true);
+        assert_eq!(written.unwrap(), 3);
+        assert_eq!(start(&Field::Embedding, &(7..=9)).unwrap(), 2);
+        let rows = read(&table, &pool, &offsets, &Field::Embedding);
+        assert_eq!(
+            (rows[0], &rows[2..4], &rows[4..]),
+            (3.0, &first[2..4], &first[4..])
+        );
+        let slots = read(&table, &pool, &offsets, &field);
+        assert_eq!((slots[0], slots[2], slots[7]), (7.0, 0.5, 7.0), "they stay");
+        assert_eq!(start(&Field::Embedding, &all).unwrap(), 3);
+        assert_eq!(read(&table, &pool, &offsets, &Field::Embedding), first);
         let begun = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -416,11 +448,11 @@ mod tests {
             });
             begun.wait();
             for _ in 0..200 {
-                assert!(table.start_slots(&pool, &slots).is_ok());
+                assert!(start(&field, &all).is_ok());
             }
         });
         table.clear();
-        assert_eq!(table.start_slots(&pool, &slots).unwrap(), 0);
+        assert_eq!(start(&Field::Embedding, &all).unwrap(), 0);
     }
 
     #[test]

@@ -240,6 +240,7 @@ fn wrong_fields_and_offsets_are_refused_and_change_nothing() {
     let clear = runs.table.node("MxRecClear").inputs(&[]);
     let clear = clear
         .input(graph.constant(&Tensor::vector::<f32>(&[])))
+        .input(graph.constant(&Tensor::vector::<i64>(&[])))
         .first();
     let strange: Vec<_> = [
         (&[("a/b", 0.0)][..], "a/b"),
@@ -253,7 +254,10 @@ fn wrong_fields_and_offsets_are_refused_and_change_nothing() {
         let old: Vec<_> = fields.names.iter().map(|_| runs.given[1]).collect();
         let written = fields.write(&runs.table, runs.given[0], &old, &old);
         let cleared = runs.table.node("MxRecClear").inputs(&fields.names);
-        let cleared = cleared.input(fields.initial).first();
+        let cleared = cleared.input(fields.initial);
+        let cleared = cleared
+            .input(graph.constant(&Tensor::vector::<i64>(&[])))
+            .first();
         (read.output(0), written, cleared, part)
     })
     .collect();

@@ -139,6 +139,7 @@ fn a_key_that_was_removed_or_cleared_starts_afresh() {
     let clear = table.node("MxRecClear").inputs(&[]);
     let clear = clear
         .input(graph.constant(&Tensor::vector::<f32>(&[])))
+        .input(graph.constant(&Tensor::vector::<i64>(&[])))
         .first();
     let session = Session::new(&graph).expect("a session");
     let keys = Tensor::vector(&[1_i64, 2, 3]);

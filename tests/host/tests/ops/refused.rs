@@ -57,6 +57,7 @@ fn an_update_over_a_cleared_table_ends_with_aborted() {
     let clear = table.node("MxRecClear").inputs(&[]);
     let clear = clear
         .input(graph.constant(&Tensor::vector::<f32>(&[])))
+        .input(graph.constant(&Tensor::vector::<i64>(&[])))
         .first();
     let session = Session::new(&graph).expect("a session");
     let keys = Tensor::vector(&[1_i64, 2]);

@@ -230,7 +230,8 @@ fn a_contradiction_is_an_error_when_the_graph_is_built_and_names_the_input() {
                 .node("MxRecClear")
                 .input(longs(&[1]))
                 .inputs(&[])
-                .input(floats(&[0])),
+                .input(floats(&[0]))
+                .input(longs(&[0])),
             "MxRecClear: handle must have rank 0, but has shape (1)".to_owned(),
         ),
         (
