@@ -55,8 +55,8 @@ pub use halves::{pack_rows, Rounding, RowDtype};
 pub use ids::{Ids, PADDING};
 pub use init::{Distribution, Initializer, Mode};
 pub use optim::{
-    Adagrad, Adam, ByColumn, Decay, HalfRow, LazyAdam, Momentum, Number, Optimizer, OtherRows,
-    Range, RowOptimizer, Sgd, Slot, SlotSpec, OPTIMIZERS,
+    Adagrad, Adam, ByColumn, Decay, DecayedSgd, HalfRow, LazyAdam, Momentum, Number, Optimizer,
+    OtherRows, Range, RowOptimizer, Sgd, Slot, SlotSpec, OPTIMIZERS,
 };
 pub use partition::{check_parts, Partition, BUCKETS};
 pub use pool::Pool;

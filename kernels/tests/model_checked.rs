@@ -294,7 +294,7 @@ fn an_eviction_that_moves_rows_meets_updates_and_a_clear() {
         let threads = [
             thread::spawn(move || {
                 let pool = Pool::new(1).unwrap();
-                let sgd = Sgd::new(1.0, 0.0).unwrap();
+                let sgd = Sgd::new(1.0).unwrap();
                 let grads = [0.0; 2 * DIM];
                 let lease = updating.lease(&pool, Ids::I64(&[2, 9]), None, &mut [0; 2]);
                 let target = lease.unwrap();
@@ -338,7 +338,7 @@ fn rows_go_to_disk_for_the_first_time_beside_lookups_ahead_groups_and_a_clear() 
                     let lease = table.lease(&pool, batch, None, &mut inverse).unwrap();
                     expect_rows(table, &pool, &ids, lease.offsets(), &inverse);
                     let target = Target::Offsets(lease.offsets());
-                    let sgd = Sgd::new(1.0, 0.0).unwrap();
+                    let sgd = Sgd::new(1.0).unwrap();
                     table.apply(&pool, target, &[0.0; 4 * DIM], &sgd).unwrap();
                 }
             }

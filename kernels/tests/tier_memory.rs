@@ -81,7 +81,7 @@ fn a_row_on_disk_takes_at_most_24_bytes_and_a_save_or_restore_64_mib() {
         let ids: Vec<i64> = (first..first + BATCH).collect();
         let target = Target::Ids(Ids::I64(&ids));
         // No two rows have the same values.
-        let sgd = Sgd::new(1.0 + first as f32, 0.0).unwrap();
+        let sgd = Sgd::new(1.0 + first as f32).unwrap();
         filled.apply(&pool, target, &grads, &sgd).unwrap();
         let (on_disk, memory) = (on_disk(&filled), filled.memory());
         let resident = status("VmRSS:");

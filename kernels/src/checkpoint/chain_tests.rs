@@ -77,7 +77,7 @@ fn update(table: &Table, keys: &[i64], step: usize) {
     let target = Target::Ids(Ids::I64(keys));
     // The first steps have no slots: they appear in the middle of a history.
     if step < 8 {
-        let sgd = Sgd::new(0.1, 0.0).unwrap();
+        let sgd = Sgd::new(0.1).unwrap();
         table.apply(pool(), target, &grads, &sgd).unwrap();
     } else {
         let adam = LazyAdam::new(0.1, 0.9, 0.99, 1e-8, 0.9, 0.99).unwrap();

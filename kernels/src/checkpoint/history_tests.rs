@@ -51,7 +51,7 @@ fn step(table: &Arc<Table>, ids: &[i64], time: i64, limits: Thresholds) -> Vec<b
     let with_rows = ids.iter().zip(&admitted).filter(|(_, &admitted)| admitted);
     let sums: Vec<i64> = with_rows.map(|(&id, _)| id).collect();
     let target = Target::Ids(Ids::I64(&sums));
-    let sgd = Sgd::new(0.5, 0.0).unwrap();
+    let sgd = Sgd::new(0.5).unwrap();
     table
         .apply(pool, target, &vec![1.0; sums.len() * 2], &sgd)
         .unwrap();

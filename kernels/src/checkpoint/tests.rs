@@ -263,7 +263,7 @@ fn slots_missing_on_disk_start_fresh_and_those_of_the_table_keep_their_place() -
         &pool(),
         Target::Ids(Ids::I64(&[9])),
         &[1.0; 2],
-        &Sgd::new(1.0, 0.0)?,
+        &Sgd::new(1.0)?,
     )?;
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::description::Optimizer;
 use super::half_row::HalfRow;
 use super::half_update::update_half;
-use super::row::{Decay, RowOptimizer, Rule, SlotSpec};
+use super::row::{update, Decay, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 
 /// One step of an optimizer that is the same for every column of a row.
@@ -52,7 +52,7 @@ impl<R: Rule<S> + Sync, const S: usize> RowOptimizer for ByColumn<R, S> {
     }
 
     fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {
-        self.rule.update(self.level, row, slots, grad);
+        update(self.level, self.rule, row, slots, grad);
     }
 
     fn update_half(&self, row: &mut HalfRow<'_>, grad: &[f32]) {

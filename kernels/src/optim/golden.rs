@@ -46,7 +46,7 @@ fn tensorflows_own_test_values_come_out() {
     let signs = [1.0, -2.0, 0.3, -0.4];
     let goldens: Vec<Golden> = vec![
         (
-            Box::new(|_| Box::new(Sgd::new(3.0, 0.0).unwrap())),
+            Box::new(|_| Box::new(Sgd::new(3.0).unwrap())),
             1,
             even,
             flat,

@@ -38,4 +38,4 @@ pub use momentum::Momentum;
 pub(crate) use optimizers::usual_start;
 pub use optimizers::OPTIMIZERS;
 pub use row::{Decay, RowOptimizer, SlotSpec};
-pub use sgd::Sgd;
+pub use sgd::{DecayedSgd, Sgd};

@@ -27,7 +27,10 @@ pub(super) fn cases() -> Vec<Case> {
     for decay in [0.0_f32, 0.01] {
         cases.push(Case {
             name: "sgd",
-            at: Box::new(move |_, level| Box::new(Sgd::new(0.1, decay).unwrap().at(level))),
+            at: Box::new(move |_, level| match decay == 0.0 {
+                true => Box::new(Sgd::new(0.1).unwrap().at(level)),
+                false => Box::new(DecayedSgd::new(0.1, decay).unwrap().at(level)),
+            }),
             naive: Box::new(move |[w, ..], g, _| {
                 [w - 0.1 * (g + f64::from(decay) * w), 0.0, 0.0, 0.0]
             }),
@@ -401,10 +404,10 @@ fn wrong_hyperparameters_are_refused_by_name_and_value() {
     let nan = f32::NAN;
     let errors = [
         (
-            Sgd::new(-0.1, 0.0).err(),
+            Sgd::new(-0.1).err(),
             "sgd: lr must be finite and not negative (lr=-0.1)",
         ),
-        (Sgd::new(0.1, nan).err(), "weight_decay=NaN"),
+        (DecayedSgd::new(0.1, nan).err(), "weight_decay=NaN"),
         (Momentum::new(f32::INFINITY, 0.9, false).err(), "lr=inf"),
         (
             Momentum::new(0.1, nan, true).err(),

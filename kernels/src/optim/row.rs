@@ -96,12 +96,6 @@ pub struct Decay {
 pub(super) trait Rule<const S: usize>: Copy {
     /// One step. Must be `#[inline(always)]`, see [`Vectorized`].
     fn step(self, weight: f32, slots: [f32; S], grad: f32) -> (f32, [f32; S]);
-
-    /// [`update`] of a row by the rule; or by a shorter one that gives the same.
-    #[inline]
-    fn update(self, level: Level, row: &mut [f32], slots: &[usize], grad: &[f32]) {
-        update(level, self, row, slots, grad);
-    }
 }
 
 /// Runs `rule` over every column of a row as compiled for `level`; the arguments are those of

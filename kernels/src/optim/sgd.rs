@@ -2,8 +2,7 @@
 
 use super::by_column::ByColumn;
 use super::description::{exactly, Number, Optimizer, OtherRows, LR, NOT_NEGATIVE};
-use super::row::{update, Rule};
-use crate::simd::Level;
+use super::row::Rule;
 use crate::Result;
 
 pub(super) static SGD: Optimizer = Optimizer {
@@ -15,57 +14,62 @@ pub(super) static SGD: Optimizer = Optimizer {
     other_rows: OtherRows::Stay,
     make: |numbers| {
         let [lr, weight_decay] = exactly(numbers)?;
-        Ok(Box::new(Sgd::new(lr, weight_decay)?))
+        Ok(match weight_decay == 0.0 {
+            true => Box::new(Sgd::new(lr)?),
+            false => Box::new(DecayedSgd::new(lr, weight_decay)?),
+        })
     },
 };
 
-/// `w -= lr * (g + weight_decay * w)`; no slots.
+/// `w -= lr * g`; no slots.
 pub type Sgd = ByColumn<Step, 0>;
 
 impl Sgd {
-    /// A step with learning rate `lr`; `weight_decay` 0 is plain gradient descent.
+    /// A step with learning rate `lr`.
     ///
     /// # Errors
-    /// `InvalidArgument` if an argument is negative or not finite.
-    pub fn new(lr: f32, weight_decay: f32) -> Result<Sgd> {
-        SGD.check(&[lr, weight_decay])?;
-        Ok(Sgd::of(&SGD, Step { lr, weight_decay }))
+    /// `InvalidArgument` if it is negative or not finite.
+    pub fn new(lr: f32) -> Result<Sgd> {
+        SGD.check(&[lr, 0.0])?;
+        Ok(Sgd::of(&SGD, Step { lr }))
     }
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     lr: f32,
-    weight_decay: f32,
 }
 
 impl Rule<0> for Step {
     #[inline(always)]
     fn step(self, weight: f32, _: [f32; 0], grad: f32) -> (f32, [f32; 0]) {
-        let grad = if self.weight_decay == 0.0 {
-            grad
-        } else {
-            grad + self.weight_decay * weight
-        };
         (weight - self.lr * grad, [])
-    }
-
-    #[inline]
-    fn update(self, level: Level, row: &mut [f32], slots: &[usize], grad: &[f32]) {
-        match self.weight_decay == 0.0 {
-            true => update(level, Plain(self.lr), row, slots, grad),
-            false => update(level, self, row, slots, grad),
-        }
     }
 }
 
-/// Without weight decay.
-#[derive(Clone, Copy)]
-struct Plain(f32);
+/// `w -= lr * (g + weight_decay * w)`; no slots.
+pub type DecayedSgd = ByColumn<DecayedStep, 0>;
 
-impl Rule<0> for Plain {
+impl DecayedSgd {
+    /// A step with learning rate `lr` and decay `weight_decay`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if an argument is negative or not finite.
+    pub fn new(lr: f32, weight_decay: f32) -> Result<DecayedSgd> {
+        SGD.check(&[lr, weight_decay])?;
+        Ok(DecayedSgd::of(&SGD, DecayedStep { lr, weight_decay }))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct DecayedStep {
+    lr: f32,
+    weight_decay: f32,
+}
+
+impl Rule<0> for DecayedStep {
     #[inline(always)]
     fn step(self, weight: f32, _: [f32; 0], grad: f32) -> (f32, [f32; 0]) {
-        (weight - self.0 * grad, [])
+        (weight - self.lr * (grad + self.weight_decay * weight), [])
     }
 }

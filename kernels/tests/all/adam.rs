@@ -452,13 +452,7 @@ fn another_optimizer_and_written_fields_come_upon_rows_that_have_caught_up() {
         apply(&table, &pool, &[], &[], &USUAL.adam(step));
     }
     // Of a gradient of zeros nothing moves; all rows have caught up all the same.
-    apply(
-        &table,
-        &pool,
-        &[3],
-        &[0.0; DIM],
-        &Sgd::new(0.1, 0.0).unwrap(),
-    );
+    apply(&table, &pool, &[3], &[0.0; DIM], &Sgd::new(0.1).unwrap());
     for step in 5..8 {
         dense.step(USUAL, step, &[9], &[0.25; DIM]);
         apply(&table, &pool, &[9], &[0.25; DIM], &USUAL.adam(step));

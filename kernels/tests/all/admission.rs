@@ -421,7 +421,7 @@ proptest! {
             rows: HashMap::new(),
         };
         drop(look(&table, &pool, &[], 1, Some(1), limits));
-        let sgd = Sgd::new(1.0, 0.0).unwrap();
+        let sgd = Sgd::new(1.0).unwrap();
         let base = {
             let other = self::table(1000);
             let keys: Vec<i64> = (-3..24).filter(|&key| key != -1).collect();

@@ -304,7 +304,7 @@ fn a_batch_that_is_dropped_late_ends_only_what_it_staged_itself() {
 fn whoever_makes_a_row_in_the_step_takes_the_staged_one() {
     let table = table(100, &[]);
     let batch = prepare(&table, &[1, 2, 3, 4]);
-    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    let sgd = Sgd::new(1.0).unwrap();
     table
         .apply(&pool(), Target::Ids(Ids::I64(&[1])), &[1.0; DIM], &sgd)
         .unwrap();
@@ -328,7 +328,7 @@ fn whoever_makes_a_row_in_the_step_takes_the_staged_one() {
 #[test]
 fn the_row_of_a_batch_in_flight_never_becomes_that_of_another_key() {
     let table = table(100, &[]);
-    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    let sgd = Sgd::new(1.0).unwrap();
     let (claimed, ahead) = (prepare(&table, &[1, 2]), prepare(&table, &[2, 3]));
     assert!(claimed.claim(&table));
     let plain = lease(&table, &[2, 4]).unwrap();
@@ -456,7 +456,7 @@ fn staged_rows_get_the_slots_they_would_get_in_the_step() {
 
 #[test]
 fn frozen_keys_stay_frozen_whoever_made_their_rows() {
-    let (table, sgd) = (table(100, &[3]), Sgd::new(1.0, 0.0).unwrap());
+    let (table, sgd) = (table(100, &[3]), Sgd::new(1.0).unwrap());
     let batch = prepare(&table, &[3, 4]);
     assert!(batch.claim(&table));
     let target = Target::Offsets(batch.lease.offsets());
@@ -489,7 +489,7 @@ fn a_lease_may_outlive_its_table_and_counts_as_memory_before() {
 #[test]
 fn threads_lose_no_row_and_share_none() {
     let (table, pool) = (table(700, &[]), Pool::new(2).unwrap());
-    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    let sgd = Sgd::new(1.0).unwrap();
     let rounds = rounds(3000);
     let (good, stale) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let draw = |seed: usize| -> Vec<i64> {

@@ -194,7 +194,7 @@ fn rows_are_those_of_the_rule_on_paper_after_every_step() -> Result<()> {
                         *value = stored(dtype, next, draw);
                     }
                 }
-                let sgd = mx_rec_kernels::Sgd::new(0.003, 0.0)?;
+                let sgd = mx_rec_kernels::Sgd::new(0.003)?;
                 table.apply(&pool, Target::Ids(Ids::I64(&ids)), &grads, &sgd)?;
                 let expected: BTreeMap<i64, Vec<u32>> = paper
                     .iter()

@@ -196,7 +196,7 @@ fn looked_up(name: &str, dim: usize, ids: &[i64]) -> (Table, Vec<i64>, Vec<i32>,
 
 #[test]
 fn an_update_that_sums_by_itself_is_that_by_sums_and_by_the_rows_that_were_kept() {
-    let sgd = Sgd::new(0.5, 0.0).unwrap();
+    let sgd = Sgd::new(0.5).unwrap();
     for (dim, n) in [(4, 50), (16, 20_000)] {
         let (ids, ends) = batch(n);
         let grads: Vec<f32> = (0..ends.len() * dim)
@@ -280,7 +280,7 @@ fn an_update_without_the_rows_or_with_a_wrong_norm_changes_nothing() {
             }),
         };
         let refused: Error = table
-            .apply_lookups(&pool, &[lookup], &Sgd::new(0.5, 0.0).unwrap())
+            .apply_lookups(&pool, &[lookup], &Sgd::new(0.5).unwrap())
             .unwrap_err();
         let refused = refused.to_string();
         assert!(

@@ -34,7 +34,7 @@ fn row(offset: i64) -> i64 {
 }
 
 fn sgd() -> Sgd {
-    Sgd::new(1.0, 0.0).unwrap()
+    Sgd::new(1.0).unwrap()
 }
 
 /// One step of gradients of 1, by offset.

@@ -330,7 +330,7 @@ fn pushes_of_many_threads_lose_no_gradient() {
             scope.spawn(|| {
                 let pool = Pool::new(2).unwrap();
                 // A power of two, so that sums are exact in any order.
-                let sgd = mx_rec_kernels::Sgd::new(1.0, 0.0).unwrap();
+                let sgd = mx_rec_kernels::Sgd::new(1.0).unwrap();
                 let grads = vec![-0.25; keys.len() * DIM];
                 for _ in 0..50 {
                     let push = push_of(&users, &keys, &grads, &sgd);

@@ -4,8 +4,8 @@ use crate::singles::{Singles as _, Target};
 use crate::support::{cases, created, is_whole, UNIFORM};
 use mx_rec_kernels::{
     bag_divisors, reduce_pooled, restore_pooled, weight_gradients, Absent, Adagrad, Bags, Columns,
-    Divisor, Ids, KeysOf, Kind, LazyAdam, LookupGradients, Pool, Result, RowOptimizer, RowsOf, Sgd,
-    Table, TableConfig,
+    DecayedSgd, Divisor, Ids, KeysOf, Kind, LazyAdam, LookupGradients, Pool, Result, RowOptimizer,
+    RowsOf, Table, TableConfig,
 };
 use proptest::prelude::*;
 
@@ -455,7 +455,7 @@ proptest! {
     ) {
         let adam = LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap();
         expect_same_steps(&batch, threads, &adam);
-        expect_same_steps(&batch, threads, &Sgd::new(0.1, 0.01).unwrap());
+        expect_same_steps(&batch, threads, &DecayedSgd::new(0.1, 0.01).unwrap());
     }
 }
 

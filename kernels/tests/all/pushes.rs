@@ -45,7 +45,7 @@ fn no_gradient_of_pushes_to_the_same_small_tables_is_lost() {
         make_rows(&pool, table, &keys);
     }
     let grads = vec![-1.0; keys.len() * DIM];
-    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    let sgd = Sgd::new(1.0).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
@@ -94,7 +94,7 @@ fn a_push_of_small_tables_ends_while_others_make_rows_and_push_to_one_of_them() 
         let pool = Arc::clone(&pool);
         let grads = vec![1.0; keys.len() * DIM];
         Box::new(move |_: usize| {
-            let sgd = Sgd::new(1.0, 0.0).unwrap();
+            let sgd = Sgd::new(1.0).unwrap();
             let pushes = pushes(&tables, &keys, &grads, &sgd);
             Table::push_many(&pool, &pushes).unwrap();
         })

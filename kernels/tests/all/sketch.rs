@@ -189,7 +189,7 @@ impl Run {
                 let with_row = ids.iter().zip(&admitted).filter(|(_, &has)| has);
                 let keys: Vec<i64> = with_row.map(|(&id, _)| id).collect();
                 let grads = vec![-1.0; keys.len() * DIM];
-                let sgd = Sgd::new(1.0, 0.0).unwrap();
+                let sgd = Sgd::new(1.0).unwrap();
                 let target = Target::Ids(Ids::I64(&keys));
                 self.table.apply(&self.pool, target, &grads, &sgd).unwrap();
                 return (offsets, admitted);

@@ -64,7 +64,7 @@ fn threads_at_once_lose_no_update() {
     let zeros = vec![0.0; 4000 * 8];
     let ids = scattered(4000, 0, 3000);
     table.assign(&pool, Ids::I64(&ids), &zeros).unwrap();
-    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    let sgd = Sgd::new(1.0).unwrap();
     let steps = 50;
     std::thread::scope(|scope| {
         for worker in 0..3 {
@@ -148,7 +148,7 @@ fn a_batch_over_the_budget_changes_nothing() {
     let before = table.export().unwrap();
     let (more, rows) = ((800..1100).collect::<Vec<i64>>(), vec![7.0; 900]);
     let mut inverse = vec![0; 300];
-    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    let sgd = Sgd::new(1.0).unwrap();
     let errors = [
         table
             .id_offset(&pool, Ids::I64(&more), true, None, &mut inverse)
@@ -173,7 +173,7 @@ fn offsets_that_are_no_row_are_refused_by_name_and_value() {
     let good = created(&table, &pool, &[10, 11, 12]).0;
     let foreign = created(&other, &pool, &[10]).0[0];
     table.remove(Ids::I64(&[11])).unwrap();
-    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    let sgd = Sgd::new(1.0).unwrap();
     let before = table.export().unwrap();
     let (first, behind) = (good[0], good[0] + 3);
     let future = first + (5 << 31);
@@ -218,7 +218,7 @@ fn offsets_that_are_no_row_are_refused_by_name_and_value() {
 fn places_outside_of_the_offsets_are_refused_and_change_nothing() {
     let (table, pool) = (table(2, 100), Pool::new(1).unwrap());
     let rows = created(&table, &pool, &[10, 11]).0;
-    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    let sgd = Sgd::new(1.0).unwrap();
     let before = table.export().unwrap();
     for bad in [-2, 2, i32::MIN, i32::MAX] {
         let embed = table
@@ -313,7 +313,7 @@ fn offsets_that_repeat_or_are_missing_count_as_in_apply() {
 fn arguments_of_the_wrong_length_are_refused_by_name() {
     let (table, pool) = (table(2, 100), Pool::new(1).unwrap());
     let ids = Ids::I64(&[1, 2]);
-    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    let sgd = Sgd::new(1.0).unwrap();
     let errors = [
         (
             "inverse",
@@ -379,7 +379,7 @@ fn extreme_keys_narrow_ids_and_empty_batches_are_ordinary() {
     table
         .find(&pool, Ids::I32(&[]), Absent::Zeros, &mut [])
         .unwrap();
-    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    let sgd = Sgd::new(1.0).unwrap();
     assert_eq!(
         table.apply(&pool, Target::Offsets(&[]), &[], &sgd).unwrap(),
         0

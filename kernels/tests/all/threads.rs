@@ -137,7 +137,7 @@ impl Shared {
             check(key, row, who);
         }
         let grads: Vec<f32> = keys.iter().flat_map(|&key| gradient(key)).collect();
-        let sgd = Sgd::new(1.0, 0.0).unwrap();
+        let sgd = Sgd::new(1.0).unwrap();
         applied(&self.table, pool, Target::Offsets(offsets), &grads, &sgd);
         for &key in keys.iter().filter(|&&key| key < HOT) {
             self.applied[key as usize].fetch_add(1, SeqCst);

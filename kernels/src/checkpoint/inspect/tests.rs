@@ -306,7 +306,7 @@ fn slots_and_dims_of_one_side_are_told() {
 fn a_trained_row_differs_in_its_embedding_alone() {
     let temp = Temp::new();
     let table = saved(&temp.at("a"), &[5, -7, 9]);
-    train(&table, &[-7, 11], &Sgd::new(0.5, 0.0).unwrap());
+    train(&table, &[-7, 11], &Sgd::new(0.5).unwrap());
     save(&table, &Pool::new(1).unwrap(), &temp.at("b")).unwrap();
     let found = diff(&temp.at("a"), &temp.at("b"), &mut go_on).unwrap();
     assert_eq!(found.differing.first, [-7]);

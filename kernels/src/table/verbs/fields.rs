@@ -493,7 +493,7 @@ mod tests {
     fn an_update_between_reading_and_writing_is_not_lost() {
         let (table, pool, offsets) = table(vec![]);
         let old = read(&table, &pool, &offsets, &Field::Embedding);
-        let sgd = Sgd::new(1.0, 0.0).unwrap();
+        let sgd = Sgd::new(1.0).unwrap();
         let target = Target::Offsets(&offsets[..1]);
         table.apply(&pool, target, &[-8.0, 0.0], &sgd).unwrap();
         let new: Vec<f32> = old.iter().map(|old| old + 1.0).collect();

@@ -175,7 +175,7 @@ mod tests {
                 });
                 scope.spawn(move || {
                     let pool = Pool::new(2).unwrap();
-                    let sgd = Sgd::new(1.0, 0.0).unwrap();
+                    let sgd = Sgd::new(1.0).unwrap();
                     while !over.load(SeqCst) {
                         for table in order.map(|at| &tables[at]) {
                             let ids = Ids::I64(&[TRAINED]);

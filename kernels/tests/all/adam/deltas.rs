@@ -181,7 +181,7 @@ fn saves_that_fail_exports_and_other_optimizers_between_lose_no_step() {
     let undone = chain.temp.0.join("undone");
     checkpoint::save_delta(&chain.live, &chain.pool, &undone, chain.since, 0).unwrap();
     let lazy = LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.5, 0.9).unwrap();
-    let sgd = Sgd::new(0.1, 0.0).unwrap();
+    let sgd = Sgd::new(0.1).unwrap();
     apply(&chain.live, &chain.pool, &[4], &[0.5; DIM], &lazy);
     apply(&chain.live, &chain.pool, &[5], &[0.5; DIM], &sgd);
     let ids = Ids::I64(&[6]);

@@ -338,7 +338,7 @@ fn an_update_with_a_bad_member_changes_no_row_of_any_table() {
         )
         .0
     };
-    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    let sgd = Sgd::new(1.0).unwrap();
     let grads = vec![1.0; 100];
     let apply = |tables: &[Arc<Table>], pool: &Pool, offsets: [&[i64]; 3], inverse: [&[i32]; 3]| {
         let group: Vec<(&Table, LookupGradients<'_>)> = (0..3)
@@ -376,7 +376,7 @@ fn an_update_with_a_bad_member_changes_no_row_of_any_table() {
 
 #[test]
 fn the_first_lookup_of_a_table_that_is_wrong_is_told_whether_it_is_pooled_or_not() {
-    let (sgd, grads) = (Sgd::new(1.0, 0.0).unwrap(), [1.0; 4]);
+    let (sgd, grads) = (Sgd::new(1.0).unwrap(), [1.0; 4]);
     for threads in [1, 3] {
         let pool = Pool::new(threads).unwrap();
         let tables = made(&[2, 2]);
@@ -428,7 +428,7 @@ fn gradients_of_removed_keys_are_dropped_and_counted_in_their_table_alone() {
             )
         })
         .collect();
-    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    let sgd = Sgd::new(1.0).unwrap();
     assert_eq!(Table::apply_lookups_many(&pool, &group, &sgd).unwrap(), 3);
     assert_eq!((tables[0].stats().stale, tables[1].stats().stale), (0, 1));
 }
@@ -468,7 +468,7 @@ fn the_first_wrong_place_side_by_side_gives_the_error_on_any_number_of_threads()
 fn empty_groups_and_wrong_lengths() {
     let pool = Pool::new(2).unwrap();
     let tables = made(&[4, 5]);
-    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    let sgd = Sgd::new(1.0).unwrap();
     assert!(Table::lease_many(&pool, Vec::new(), None)
         .unwrap()
         .is_empty());
@@ -511,7 +511,7 @@ fn groups_in_any_order_at_once_do_not_wait_for_each_other() {
         for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 1]] {
             let (tables, pool, steps, over) = (&tables, &pool, &steps, &over);
             scope.spawn(move || {
-                let sgd = Sgd::new(1.0, 0.0).unwrap();
+                let sgd = Sgd::new(1.0).unwrap();
                 let mut step = 0;
                 while Instant::now() < until {
                     step += 1;
@@ -686,7 +686,7 @@ fn gradients_of_sums_that_are_too_few_are_refused() {
             bags: Some(crate::pooled::sums(&ends)),
         };
         let group = [(&*tables[0], lookup)];
-        let sgd = Sgd::new(1.0, 0.0).unwrap();
+        let sgd = Sgd::new(1.0).unwrap();
         let error = Table::apply_lookups_many(&pool, &group, &sgd).unwrap_err();
         expect_error(&error, Kind::InvalidArgument, &["table_0"]);
         assert_eq!(all_seen(&tables), before);

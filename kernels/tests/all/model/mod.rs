@@ -8,8 +8,8 @@ use crate::support::{applied, cases, created, gradients, known_offsets, UNIFORM}
 use crate::table::bits;
 use mx_rec_kernels::tier::Files;
 use mx_rec_kernels::{
-    Absent, Columns, Ids, Initializer, Kind, LazyAdam, Lease, Momentum, Pool, Result, RowOptimizer,
-    Sgd, SlotSpec, Table, TableConfig,
+    Absent, Columns, DecayedSgd, Ids, Initializer, Kind, LazyAdam, Lease, Momentum, Pool, Result,
+    RowOptimizer, SlotSpec, Table, TableConfig,
 };
 use proptest::prelude::*;
 use reference::Model;
@@ -60,7 +60,7 @@ fn table((capacity, in_memory): (u64, Option<u64>)) -> Arc<Table> {
 
 fn optimizers() -> Vec<Box<dyn RowOptimizer>> {
     vec![
-        Box::new(Sgd::new(0.1, 0.01).unwrap()),
+        Box::new(DecayedSgd::new(0.1, 0.01).unwrap()),
         Box::new(Momentum::new(0.1, 0.9, true).unwrap()),
         Box::new(LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap()),
     ]

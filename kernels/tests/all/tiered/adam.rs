@@ -112,7 +112,7 @@ fn rows_on_disk_have_the_bits_of_rows_in_memory_through_saves_other_betas_and_ot
             };
             let (lazy, sgd) = (
                 LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.5, 0.9).unwrap(),
-                Sgd::new(0.1, 0.0).unwrap(),
+                Sgd::new(0.1).unwrap(),
             );
             let moves = adam(step, beta1);
             let optimizer: &dyn RowOptimizer = match step % 13 {

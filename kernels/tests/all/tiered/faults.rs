@@ -246,7 +246,7 @@ fn faults_at_any_moment_beside_other_steps_lose_no_update() {
         let trained = [0, 1].map(|thread| {
             scope.spawn(move || {
                 let (pool, mut failed) = (Pool::new(1 + thread).unwrap(), 0);
-                let sgd = mx_rec_kernels::Sgd::new(1.0, 0.0).unwrap();
+                let sgd = mx_rec_kernels::Sgd::new(1.0).unwrap();
                 for seed in 0..steps {
                     // Keys of this thread: each row tells how often it was updated.
                     let mut ids = batch(seed, 100, 1000);
@@ -270,7 +270,7 @@ fn faults_at_any_moment_beside_other_steps_lose_no_update() {
     });
     println!("{failed} steps failed and were run again");
     let memory = super::support::in_memory("beside", 4000);
-    let (pool, sgd) = (pool(), mx_rec_kernels::Sgd::new(1.0, 0.0).unwrap());
+    let (pool, sgd) = (pool(), mx_rec_kernels::Sgd::new(1.0).unwrap());
     for thread in 0..2 {
         for seed in 0..steps {
             let mut ids = batch(seed, 100, 1000);

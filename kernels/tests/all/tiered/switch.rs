@@ -15,7 +15,7 @@ use std::sync::Arc;
 const CAPACITY: u64 = 4000;
 
 fn sgd() -> Sgd {
-    Sgd::new(1.0, 0.0).unwrap()
+    Sgd::new(1.0).unwrap()
 }
 
 /// Adds one to the rows of keys, and makes them where there are none.
