@@ -277,6 +277,19 @@ def a_subclass_of_model(optimizer, path):
     yield made.predict(IDS[:3])
 
 
+def layers_that_start_again(optimizer, path):
+    made = net(optimizer)
+    yield epoch(made)
+    for layer in made.layers:
+        for variable in layer.weights:
+            # The optimizer goes on.
+            keras.backend.get_session().run(variable.initializer)
+    yield made.get_weights()
+    yield epoch(made, 2)
+    keras.backend.get_session().run([one.initializer for one in made.weights])
+    yield epoch(made)
+
+
 def an_id_that_is_none_and_no_ids(optimizer, path):
     made = net(optimizer)
     yield made.train_on_batch(IDS[:BATCH], LABELS[:BATCH])
@@ -290,7 +303,8 @@ PROGRAMS = [
     batch_by_batch, generators, estimator, loaded_by_a_new_graph, loaded_beside_itself, target_network,
     by_turns_with_a_model_of_the_same_layer, frozen_for_a_time, adversaries, functions_of_the_backend, masked_sequences,
     bags_of_any_length, losses_that_are_added, two_inputs_and_outputs, a_layer_in_a_session_program,
-    weights_between_epochs, variables_of_the_optimizer, a_subclass_of_model, an_id_that_is_none_and_no_ids]
+    weights_between_epochs, variables_of_the_optimizer, a_subclass_of_model, layers_that_start_again,
+    an_id_that_is_none_and_no_ids]
 # Keras saves no compiled model with an optimizer of TensorFlow.
 NOT_OF_TENSORFLOW = (loaded_by_a_new_graph, loaded_beside_itself)
 # What both models share stays variables.
