@@ -66,12 +66,17 @@ def replace_initializers(rows: Rows, clear: tf.Operation, objects: Dict[str, Any
         run_instead(assign, alone)
     for name in [plan.name] + list(slots):
         if name in objects:
-            _pass_on(objects[name])
+            _pass_on(objects[name], clear)
     return clear
 
 
-def _pass_on(variable: Any) -> None:
-    """Makes a variable of Python initialize its table, and load values into it."""
+def _pass_on(variable: Any, clear: tf.Operation) -> None:
+    """Makes a variable of Python initialize its table, and load values into it.
+
+    Args:
+        variable: The variable.
+        clear: What starts its table, if its initializer is none that was replaced.
+    """
     loaded = []  # type: List[Any]
 
     def load(value: Any, session: Any = None) -> None:
@@ -87,5 +92,5 @@ def _pass_on(variable: Any) -> None:
 
     # Init_from_checkpoint gives references a tensor.
     initializer = getattr(variable.initializer, "op", variable.initializer)
-    variable._initializer_op = change_of(initializer)  # pylint: disable=protected-access
+    variable._initializer_op = change_of(initializer) or clear  # pylint: disable=W0212
     variable.load = load
