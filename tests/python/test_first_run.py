@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import preloaded
 import stock_cases as cases
 import support
 from mx_rec.saver.var_lists import KnownSaver
@@ -206,7 +207,7 @@ def read_and_assigned(path, variables):
 @pytest.mark.skipif(not IS_1, reason="modules of 2.x are there once")
 def test_modules_of_tensorflow_that_a_program_imports_by_name_have_the_readers():
     """`from tensorflow.train import ...`, as in EasyRec, makes them anew: a reader of the second left tables out."""
-    said = support.run_python("""
+    said = preloaded.run_python("""
 import mx_rec
 import tensorflow as tf
 first = tf.train
