@@ -26,7 +26,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: downloads or takes minutes; run with -m slow or MX_REC_SLOW=1")
-    config.addinivalue_line("markers", "long: takes two seconds of a core and more; left out by --short")
+    config.addinivalue_line("markers", "long: takes 1.3 seconds of a core and more; left out by --short")
 
 
 def leave_out_of_short_form(config, items):

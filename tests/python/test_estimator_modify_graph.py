@@ -140,6 +140,7 @@ def test_it_does_not_matter_what_the_input_fn_returns(by_input, form, kind):
     cases.assert_same_checkpoints(directory, expected[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", INPUTS)
 def test_a_generator_is_started_once(dynamic, tmp_path, kind):
     """One that reads a socket cannot be started again."""

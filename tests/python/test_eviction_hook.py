@@ -441,6 +441,7 @@ def test_the_hook_may_stand_before_the_one_that_modifies_the_graph(dynamic, tmp_
     assert len(logged(caplog)) >= 2
 
 
+@pytest.mark.long
 def test_train_and_evaluate_evicts_in_training_alone(dynamic, tmp_path, caplog):
     case = Case("ahead", tmp_path, save_checkpoints_steps=4)
     with caplog.at_level("INFO", logger="mx_rec"):

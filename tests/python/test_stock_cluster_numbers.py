@@ -183,6 +183,7 @@ with v1.train.MonitoredTrainingSession(target, is_chief=is_chief, config=config,
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("resource", ["", "1"])
 def test_a_rate_that_is_read_after_a_change_of_it_is_another_one(resource):
     """Both variables were updated with the first rate: the reads seemed to be the same number."""
@@ -263,6 +264,7 @@ def test_synchronous_training_averages_as_tensorflow_does():
         expect_equal(found, alone)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
 def test_gradients_made_dense_give_the_numbers_of_one_process(optimizer):
     """The dense update stands where a sparse one would."""
@@ -312,6 +314,7 @@ def test_penalties_and_rows_that_are_set_leave_a_variable_to_the_servers():
     assert np.isfinite(found["losses"]).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 def test_what_reads_a_variable_behind_its_training_sees_what_that_left(resource):
     """The copy of a reference variable is its memory; the servers were asked where the copy stood, in front of the pushes."""
