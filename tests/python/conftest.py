@@ -11,7 +11,9 @@ import pytest  # noqa: E402
 
 import left_out  # noqa: E402
 import support  # noqa: E402
+import unread  # noqa: E402
 
+unread.let_xla_rest()
 support.turn_graph_mode_on()
 # A shell starts what is to run in the background with SIGINT ignored, and processes that tests start inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -24,7 +26,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: downloads or takes minutes; run with -m slow or MX_REC_SLOW=1")
-    config.addinivalue_line("markers", "long: takes two seconds of a core and more; left out by --short")
+    config.addinivalue_line("markers", "long: takes 1.3 seconds of a core and more; left out by --short")
 
 
 def leave_out_of_short_form(config, items):
@@ -57,29 +59,12 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish(session):
-    """Spends less time where no test looks.
-
-    Garbage is collected less often: a tenth of the time of the tests went into walks over what is imported. TensorFlow
-    writes no training's graph as text and none into events, and looks for no deprecated arguments in calls: a fifth of
-    the time of Estimators.
-    """
+    """Spends less time where no test looks."""
     del session
     support.tf()
-    from tensorflow.python.summary.writer.writer import SummaryToEventTransformer
-    from tensorflow.python.training import training_util
-    from tensorflow.python.util import deprecation
-
-    write_graph = training_util.write_graph
-
-    def without_text(graph, directory, name, as_text=True):
-        return None if name == "graph.pbtxt" else write_graph(graph, directory, name, as_text)
-
-    training_util.write_graph = without_text
-    SummaryToEventTransformer.add_graph = SummaryToEventTransformer.add_meta_graph = lambda *_, **__: None
-    deprecation._PRINT_DEPRECATION_WARNINGS = False  # pylint: disable=protected-access
+    unread.leave_out()
     gc.collect()
-    gc.freeze()
-    gc.set_threshold(20000, 20, 20)
+    unread.collect_seldom()
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -18,6 +18,7 @@ from multiprocessing import reduction
 from subprocess import TimeoutExpired
 
 import support
+import unread
 
 _forks = []
 
@@ -36,8 +37,8 @@ def _run(code, arguments, environment, out, errors):
 
     What the fork server has imported is no garbage: to look through it takes a tenth of a second, and a copy of its memory.
     """
-    gc.freeze()
-    gc.set_threshold(20000, 20, 20)
+    unread.collect_seldom()
+    unread.leave_out()
     for file, number in ((out, 1), (errors, 2)):
         received = file.detach()
         os.dup2(received, number)

@@ -74,6 +74,7 @@ def global_norm(variables, ids, labels):
     return loss, optimizer.apply_gradients(zip(tf.clip_by_global_norm(grads, 0.05)[0], chosen))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("step, names", [
     (one_of_each, ("w", "v", "u")), (numbers_of_the_graph, ("w", "v")), (twice_a_step, ("w", "v")),

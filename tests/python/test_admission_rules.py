@@ -46,6 +46,7 @@ def trained(run, seed, access, eviction, actions, has_time=True):
     return rules
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 @support.run_by(modify_cases.alike, "tmp_path", moves=2, forms=FORMS)
 def test_admission_and_eviction_follow_the_rules_in_every_form(run, seed):
@@ -71,6 +72,7 @@ def test_admission_alone_needs_no_timestamp_in_any_form(run):
     assert trained(run, 60, 6, -1, [], has_time=False).refused > 0
 
 
+@pytest.mark.long
 def test_threshold_one_without_eviction_trains_what_no_threshold_trains():
     data = batches(70)
     found = []

@@ -236,6 +236,7 @@ class OneSave:
         return texts == [self.name] * 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("names", [("sparse-m-1", "sparse-m-2"), ("sparse-m-3", "delta-sparse-m-4"),
                                    ("sparse-m-5", "delta-sparse-m-5"), ("sparse-m-6", "sparse-m-6")], ids="-".join)
 def test_two_saves_at_once_leave_both_whole_or_one_is_refused_in_every_order_of_their_steps(place, names):

@@ -115,6 +115,7 @@ def test_a_seed_that_the_chief_chose_is_good_for_workers_that_chose_none():
         assert worker["rows"][:40] == chief["began"] and worker["rows"][40:80] == worker["began"]
 
 
+@pytest.mark.long
 def test_a_worker_that_waits_goes_on_when_the_chief_has_made_the_table_anew():
     """The servers live on from a job of another configuration, and the worker starts before its chief."""
     with Job(SCRIPT, ps=1, worker=2, MXREC_CLUSTER_WAIT_SECS=100) as job:

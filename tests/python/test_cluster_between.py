@@ -124,6 +124,7 @@ with tf.compat.v1.Session(target, config=config) as sess:
 """
 
 
+@pytest.mark.long
 def test_a_gradient_reaches_a_row_that_an_eviction_has_moved():
     """Gradients of keys that were there all the time were dropped."""
     found, alone = in_both(MOVED)

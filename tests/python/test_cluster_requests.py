@@ -137,6 +137,7 @@ with tf1.Session(target) as sess:
     assert sizes[0] > 0 and sizes[1] == 0
 
 
+@pytest.mark.long
 def test_optimizers_that_train_by_turns_share_no_pull():
     found = told("""
 with tf.device(setter):
@@ -213,6 +214,7 @@ with tf1.Session(target) as late:
     assert [ops["MxRecPull"] for ops in found] == [4, 4, 4, 2]
 
 
+@pytest.mark.long
 def test_two_sessions_that_begin_at_once_both_train():
     found = told("""
 import threading
@@ -242,6 +244,7 @@ print(json.dumps([seen, tf1.get_default_graph().finalized]))
     assert found == [[2, 2, 2, 2], True]
 
 
+@pytest.mark.long
 def test_synchronous_training_pulls_once_from_each_server():
     found = told("""
 with tf.device(setter):

@@ -70,6 +70,7 @@ with tf.compat.v1.Session(target, config=config) as sess:
 """
 
 
+@pytest.mark.long
 def test_clocks_and_counts_of_restored_and_failed_steps_are_those_of_one_process(tmp_path):
     """A restore to before the first step kept the clock, and steps that failed for want of rows were counted."""
     found, alone = in_both(CLOCK, PLACE=str(tmp_path))

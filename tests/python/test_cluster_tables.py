@@ -136,6 +136,7 @@ def test_a_second_job_on_living_servers_begins_afresh_also_with_another_configur
         assert_same(trained(job.worker(SEED="9")), other)
 
 
+@pytest.mark.long
 def test_rows_are_made_in_training_alone():
     with Job(RUN, ps=2, BEFORE="1") as job:
         found = trained(job.worker())

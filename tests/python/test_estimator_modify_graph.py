@@ -16,7 +16,7 @@ INPUTS = ("dataset", "one_shot", "initializable")
 
 def run(form, directory):
     """Trains, evaluates and predicts once; returns everything that can be compared."""
-    case = cases.Case(form, directory, save_checkpoints_steps=2, keep_checkpoint_max=20)
+    case = cases.Case(form, directory, save_checkpoints_steps=4, keep_checkpoint_max=20)
     losses = case.train(steps=STEPS)
     other = cases.samples(40, seed=1, users=2 * cases.USERS)
     assert not set(np.unique(other[0]["user"])) <= set(np.unique(cases.samples()[0]["user"])), "unknown users wanted"
@@ -58,10 +58,10 @@ def test_losses_metrics_and_predictions_are_those_of_the_unmodified_graph(runs, 
 
 
 @pytest.mark.parametrize("form", ["ahead", "specs"])
-@pytest.mark.parametrize("step", [2, 12, STEPS])
+@pytest.mark.parametrize("step", [4, 12, STEPS])
 def test_saved_tables_are_those_of_the_unmodified_graph_while_batches_wait_ahead(runs, form, step):
     """Also early, when waiting batches hold keys that no step has seen: these are in no checkpoint."""
-    if step == 2:
+    if step == 4:
         early, late = (len(cases.saved_tables(runs("step")["directory"], one)["item_table"]["embedding"])
                        for one in (step, STEPS))
         assert early < late, "all keys were there"
@@ -140,6 +140,7 @@ def test_it_does_not_matter_what_the_input_fn_returns(by_input, form, kind):
     cases.assert_same_checkpoints(directory, expected[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", INPUTS)
 def test_a_generator_is_started_once(dynamic, tmp_path, kind):
     """One that reads a socket cannot be started again."""

@@ -299,6 +299,7 @@ def test_of_two_sessions_none_begins_anew(said):
     assert len(said()) == 1 and "which stay TensorFlow's: it is another one" in said()[0]
 
 
+@pytest.mark.long
 def test_other_threads_of_the_program_do_no_harm(said):
     """The session of before stays then, in case that one of them is in it."""
     ends = threading.Event()

@@ -214,6 +214,7 @@ def test_a_graph_without_a_global_step_gets_one_that_nothing_advances(graph, dyn
         while time.time() < began + 1.5 or (evicts and "evicted" not in caplog.text and time.time() < began + 30):
             sess.run(made)
             steps += 1
+            time.sleep(0.01)
         assert sess.run(tf.compat.v1.train.get_global_step()) == 0
     assert ("EvictHook made one, which nothing advances" in caplog.text) and ("evicted " in caplog.text) == evicts
 
@@ -440,6 +441,7 @@ def test_the_hook_may_stand_before_the_one_that_modifies_the_graph(dynamic, tmp_
     assert len(logged(caplog)) >= 2
 
 
+@pytest.mark.long
 def test_train_and_evaluate_evicts_in_training_alone(dynamic, tmp_path, caplog):
     case = Case("ahead", tmp_path, save_checkpoints_steps=4)
     with caplog.at_level("INFO", logger="mx_rec"):

@@ -74,6 +74,7 @@ def test_an_estimator_exports_with_the_plugin_without_the_argument(dynamic, esti
     assert "MxRecFind" in cases.ops_of(stock)[0]
 
 
+@pytest.mark.long
 def test_exporters_in_the_block_are_plain(dynamic, estimator):
     case = estimator.case
     exporter = tf.estimator.LatestExporter("latest", estimator.receiver)

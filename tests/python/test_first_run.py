@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import preloaded
 import stock_cases as cases
 import support
 from mx_rec.saver.var_lists import KnownSaver
@@ -206,7 +207,7 @@ def read_and_assigned(path, variables):
 @pytest.mark.skipif(not IS_1, reason="modules of 2.x are there once")
 def test_modules_of_tensorflow_that_a_program_imports_by_name_have_the_readers():
     """`from tensorflow.train import ...`, as in EasyRec, makes them anew: a reader of the second left tables out."""
-    said = support.run_python("""
+    said = preloaded.run_python("""
 import mx_rec
 import tensorflow as tf
 first = tf.train
@@ -293,6 +294,7 @@ SAVERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("kind", sorted(SAVERS))
 def test_a_saver_that_was_made_before_saves_and_restores_the_tables(resource, kind, tmp_path, said):
@@ -474,6 +476,7 @@ def test_two_sessions_run_a_graph_one_after_another_and_at_once(is_on):
     yield from support.in_threads(run, [support.new_session() for _ in range(2)])
 
 
+@pytest.mark.long
 def test_first_runs_of_two_sessions_at_once_convert_once(caplog):
     caplog.set_level("INFO", "mx_rec")
     for _ in range(5):
@@ -518,6 +521,7 @@ def test_a_session_that_begins_while_another_one_converts_its_graph_waits(monkey
         assert found[0] == found[1] and found[0] and tables(graph) == ["items", "users"]
 
 
+@pytest.mark.long
 @support.run_by(both)
 def test_a_graph_that_grows_after_its_first_run_sees_the_tables(is_on, tmp_path):
     model = Model()

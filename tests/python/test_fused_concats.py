@@ -55,6 +55,7 @@ def test_one_id_each_and_several_lookups_of_a_table_give_the_same_bits(run, stat
         assert not copied(update), needed(update)
 
 
+@pytest.mark.long
 def test_gradients_that_the_script_clips_give_the_same_bits():
     def clipped(pairs):
         grads, _ = tf.clip_by_global_norm([grad for grad, _ in pairs], 0.05)
@@ -82,6 +83,7 @@ def test_an_update_of_one_table_reads_the_gradient_of_the_whole():
     assert [len(one.gradients) for one in plan.concats] == [2] and "as before" not in plan.text()
 
 
+@pytest.mark.long
 def test_lookups_of_a_group_and_without_gradient_give_the_same_bits():
     def script(run):
         source, ids, label = batches(True, features=4)
@@ -107,6 +109,7 @@ def test_sums_that_are_concatenated_are_fused_as_sums():
     assert [one.fuses for one in plan.sums] == [True, True] and not plan.concats
 
 
+@pytest.mark.long
 def test_concatenations_that_something_else_needs_stay():
     def script(run):
         source, ids, label = batches(True, features=4)
@@ -122,6 +125,7 @@ def test_concatenations_that_something_else_needs_stay():
     assert "is no lookup" in reasons[0] and "last dimension" in reasons[1] and "too" in reasons[2]
 
 
+@pytest.mark.long
 @support.run_by(cases.alike, moves=2, use_dynamic=True)
 def test_concatenations_wait_for_what_they_waited_for(run):
     source, ids, label = batches(False)

@@ -242,6 +242,7 @@ def test_rows_that_something_else_reads_stay():
     assert "Square" in reasons[0] and "too" in reasons[0] and "waits for" in reasons[1]
 
 
+@pytest.mark.long
 @support.run_by(cases.alike, moves=1, use_dynamic=True)
 def test_branches_and_loops_give_the_same_bits(run):
     source, ids, label = batches(True)
@@ -349,6 +350,7 @@ def test_what_a_fused_sum_does_not_read_cannot_be_fed(run, tmp_path):
                 sess.run(loss, {tensor: np.ones([BATCH, LENGTH, 4], np.float32)})
 
 
+@pytest.mark.long
 def test_an_imported_graph_with_fused_sums_works_and_refuses_the_same_feeds(tmp_path):
     path = str(tmp_path / "graph.meta")
 

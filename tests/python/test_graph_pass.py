@@ -73,6 +73,7 @@ def test_a_lookup_a_table_is_one_op_and_a_run_of_one_looks_up_that_one_alone(run
     run.contents(sess)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_v2", [False, True], ids=["v1", "v2"])
 @support.run_by(alike)
 def test_a_run_that_needs_less_and_reads_through_a_loop_copies_the_loop_whole(run, is_v2):
@@ -289,6 +290,7 @@ def test_a_checkpoint_and_a_meta_graph_go_on_alike(run, tmp_path):
                 run.note("imported", other.run([fetches])[0])
 
 
+@pytest.mark.long
 @support.run_by(alike, "tmp_path")
 def test_a_run_of_an_imported_graph_is_fed_the_ids_alone_of_the_lookups_that_it_needs(run, tmp_path):
     """Rows that one op reads for several tables were read for all of them, whose ids had to be fed."""
@@ -319,6 +321,7 @@ def test_a_run_of_an_imported_graph_is_fed_the_ids_alone_of_the_lookups_that_it_
 
 
 # Those move as well that the run of less has added.
+@pytest.mark.long
 @support.run_by(cases.alike, moves=3 * COUNT + 1 + 2, forms=(STEP, AHEAD), use_dynamic=True)
 def test_a_graph_that_a_closed_session_ran_is_taken_apart_before_it_is_modified(run):
     """Rows of which some are fused by then, and whose ids move."""

@@ -139,6 +139,7 @@ def test_training_goes_on_after_a_restore_and_deltas_as_if_nothing_had_been(grap
         assert os.path.getsize("%s/%s/slice.data" % (directory, slot["name"])) == size * manifest["rows"]
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_other_slots_is_refused_or_converted_as_asked(graph, session, dynamic, place):
     names = RULES["lazy_adam"][1]
     model = model_of("lazy_adam", slot_dtype="float32")
@@ -242,6 +243,7 @@ def test_optimizers_of_users_have_slots_that_are_rounded(graph, session, dynamic
             np.testing.assert_array_equal(slots[key], oracle.slots_of(key)["Plain_m"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("servers", [1, 3])
 @pytest.mark.parametrize("optimizer", ["adagrad", "lazy_adam"])
 def test_parameter_servers_train_the_bits_of_one_process(servers, optimizer):
@@ -362,6 +364,7 @@ def test_a_slot_that_variables_lack_starts_as_that_of_a_new_row(mx, place):
     assert len(slots) == stock.ROWS and len(fresh) >= stock.ROWS - 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("memory_rows", [0, 45])
 @pytest.mark.parametrize("conversion", ["nearest", "stochastic"])
 def test_a_warm_start_from_variables_rounds_their_slots_as_asked(mx, tmp_path, conversion, memory_rows):

@@ -295,6 +295,7 @@ def test_admission_and_eviction_with_rows_of_two_bytes(mx):
     np.testing.assert_array_equal(model.find([1]), rounded(model.find([1]), "bfloat16"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("servers", [1, 3])
 def test_parameter_servers_train_the_bits_of_one_process(servers):
     variables = dict(STOCK="StockTables(least_rows=1, row_dtype={'items': 'bfloat16', '.*': 'float16'})", OPTIMIZER="adagrad", LAST="12")
@@ -340,6 +341,7 @@ def test_wrong_settings_are_refused_by_name(mx, given, said):
         mx(stock_tables=StockTables(**given))
 
 
+@pytest.mark.long
 def test_the_command_line_takes_a_type_or_types_by_name_and_the_report_says_it(tmp_path):
     import test_run as runs
 
@@ -408,6 +410,7 @@ def test_an_estimator_trains_evaluates_goes_on_and_exports(mx, tmp_path, dtype):
     np.testing.assert_allclose(rows, values[ids].sum((1, 2)), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", HALVES)
 def test_a_warm_start_from_variables_rounds_as_asked_and_one_from_a_table_is_exact(mx, tmp_path, dtype):
     plain = estimator_of(tmp_path / "plain")

@@ -57,6 +57,7 @@ def variables_of(tables):
     return [table.variable for table in tables]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fetched", ["train op", "update"])
 @support.run_by(alike)
 def test_train_ops_of_a_table_each_that_one_op_joins_run_alone_as_well(run, fetched):
@@ -145,6 +146,7 @@ def test_a_lookup_by_ids_that_wait_for_an_update_shares_no_op_with_the_one_that_
     run.contents(sess)
 
 
+@pytest.mark.long
 @support.run_by(alike)
 def test_optimizers_of_two_kinds_update_parts_of_the_tables_by_an_op_each(run):
     source, ids, label, tables, rows = lookups_by_an_iterator(run)

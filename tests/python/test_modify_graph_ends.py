@@ -260,6 +260,7 @@ print(sum("slower" in line and "modify_graph_and_start_emb_cache" in line for li
     assert preloaded.run_python(code, AHEAD).strip() == "0"
 
 
+@pytest.mark.long
 def test_a_modified_graph_trains_on_from_its_meta_graph_in_a_new_process(tmp_path):
     """Nothing of mx_rec's Python is needed then but the ops."""
     def script(run):

@@ -108,6 +108,7 @@ def test_the_same_ids_into_several_tables_and_used_by_the_model_too():
     assert [3] in prepared and all(found in ([], [3]) for found in prepared), prepared
 
 
+@pytest.mark.long
 def test_several_lookups_of_one_table_in_both_modes():
     def build(run, batch):
         run_table = run.table()
@@ -119,6 +120,7 @@ def test_several_lookups_of_one_table_in_both_modes():
     cases.alike(lambda run: trained(run, build), moves=6)
 
 
+@pytest.mark.long
 def test_feature_specs_give_the_same_with_two_tables_and_repeated_columns():
     def data():
         return cases.slices(batch=6).map(lambda batch: dict(batch, other=batch["ids"][:, 0] * 5))
@@ -138,6 +140,7 @@ def test_feature_specs_give_the_same_with_two_tables_and_repeated_columns():
     cases.alike(script, moves=2, forms=(STEP, AHEAD, SPECS))
 
 
+@pytest.mark.long
 def test_lookups_without_gradients_make_rows_too():
     def build(run, batch):
         learned, fixed = run.table("learned"), run.table("fixed")
@@ -206,6 +209,7 @@ def test_bare_gradients_after_do_merge_lookup():
     cases.alike(lambda run: trained(run, build, ["LazyAdam_momentum"]), moves=2)
 
 
+@pytest.mark.long
 def test_padding_keys_are_not_trained():
     def build(run, batch):
         table = run.table(padding_keys=[-50, 6], padding_keys_mask=True, padding_keys_len=24)

@@ -196,6 +196,7 @@ def test_an_imported_graph_without_tables_still_says_so(dynamic, graph):
         modify_graph_and_start_emb_cache()
 
 
+@pytest.mark.long
 def test_two_imports_of_one_graph_are_both_modified(tmp_path):
     """Tables of two imports have one name each, but live apart: what one trains the other does not see."""
     def script(run):

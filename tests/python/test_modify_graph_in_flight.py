@@ -168,6 +168,7 @@ def test_a_new_session_of_the_modified_graph_restores_and_goes_on(run):
     again.close()
 
 
+@pytest.mark.long
 @support.run_by(cases.alike, moves=1)
 def test_sessions_closed_in_the_middle_leave_nothing_behind(run):
     trained = Trained(run, fresh(10), capacity=40)

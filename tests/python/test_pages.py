@@ -3,6 +3,8 @@
 import os
 import re
 
+import pytest
+
 import preloaded
 import support
 
@@ -23,6 +25,7 @@ def test_the_readme_code_learns():
     assert steps[-1][2] == "64"
 
 
+@pytest.mark.long
 def test_the_code_of_the_page_on_admission_runs():
     lines = lines_of("docs", "admission-eviction.md", blocks=2)
     assert lines[0].split()[2:] == ["refused", "True", "evicted", "True"] and int(lines[0].split()[1]) > 0, lines
@@ -37,6 +40,7 @@ def test_the_code_of_the_porting_page_runs():
     assert third == "0.71", third
 
 
+@pytest.mark.long
 def test_the_code_of_the_page_on_warm_starts_runs():
     lines = lines_of("docs", "warm-start.md", blocks=4)
     _, old, _, cold, _, warm = lines[0].split()

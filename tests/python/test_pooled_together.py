@@ -80,6 +80,7 @@ def test_single_calls_of_all_kinds_share_an_op_in_training_and_in_evaluation(run
     trained(run, source, tables, vectors, label, others, {EMBED_MANY: [4]}, {FIND_MANY: [3]})
 
 
+@pytest.mark.long
 @support.run_by(cases.alike, moves=8, use_dynamic=True)
 def test_sums_that_are_fused_share_an_op(run):
     source, ids, label = batches(True, features=3)
@@ -95,6 +96,7 @@ def test_sums_that_are_fused_share_an_op(run):
     trained(run, source, tables, vectors, label, others, {EMBED_MANY: [2, 2]}, {FIND_MANY: [2, 2]})
 
 
+@pytest.mark.long
 @support.run_by(cases.alike, moves=9, use_dynamic=True)
 def test_a_group_of_evaluation_stays_one_op_in_a_modified_graph(run):
     source, ids, label = batches(True, features=3)

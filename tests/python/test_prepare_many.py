@@ -115,6 +115,7 @@ def test_a_full_table_is_an_error_of_its_own_step_that_names_it_and_no_other_tab
     assert kind == "ResourceExhaustedError" and "on table 'small'" in text, text
 
 
+@pytest.mark.long
 @support.run_by(cases.alike, moves=9)
 def test_training_and_evaluation_have_each_their_own_iterator(run):
     iterators = [cases.initializable(dataset(seed=seed)) for seed in (0, 1)]
@@ -133,6 +134,7 @@ def test_training_and_evaluation_have_each_their_own_iterator(run):
     run.contents(sess)
 
 
+@pytest.mark.long
 @support.run_by(cases.alike, moves=5)
 def test_ids_that_leave_nothing_and_batches_that_differ_in_length_are_prepared(run):
     iterator = cases.initializable(dataset(45, batch=7))
@@ -145,6 +147,7 @@ def test_ids_that_leave_nothing_and_batches_that_differ_in_length_are_prepared(r
     assert run.finish(sess, model.seen) == 7
 
 
+@pytest.mark.long
 @support.run_by(cases.alike, moves=4)
 def test_tables_with_rows_on_disk_and_in_memory_are_prepared_together(run, tmp_path):
     iterator = cases.initializable(dataset(96, keys=300, batch=4).repeat(2))
@@ -175,6 +178,7 @@ def _on_disk(run, name, rows):
     return run.tables[name]
 
 
+@pytest.mark.long
 @support.run_by(cases.alike, moves=6, forms=(STEP, AHEAD))
 def test_the_steps_of_many_sessions_at_once_are_those_of_each_alone(run):
     iterator = cases.initializable(dataset(64))

@@ -75,6 +75,7 @@ def test_programs_are_found_and_others_are_refused(tmp_path):
     assert wrong.returncode == 2 and "no such program: nothing; there are EasyRec" in wrong.stderr
 
 
+@pytest.mark.long
 def test_the_picture_has_every_program_with_two_rates(tmp_path):
     def result(rate, memory):
         return programs.Result(0, {1: 0.5}, rate, 1.0, memory, 0, None, [])
@@ -144,6 +145,7 @@ json.dump(ran, open("ran.json", "w"))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("clips", [False, True], ids=["plain", "clipped"])
 def test_the_limit_computes_ids_and_gradients_and_neither_reads_nor_updates_what_would_be_tables(tmp_path, clips):
     (tmp_path / "program.py").write_text(STEPS.replace("CLIPS", str(clips)))

@@ -147,6 +147,7 @@ def test_a_program_trains_on_tables_and_the_end_says_so(tmp_path):
         "where the variable with its slots takes 0.6 MiB")
 
 
+@pytest.mark.long
 def test_a_report_is_a_file_and_comes_after_an_error_as_well(tmp_path):
     report = os.path.join(str(tmp_path), "report.json")
     script = write(tmp_path, "program.py", TRAINS + "    raise KeyError('at the end')\n")

@@ -359,6 +359,7 @@ def test_an_estimator_trains_evaluates_and_goes_on_with_the_adam_of_keras(mx, tm
     np.testing.assert_allclose(found, expected, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
 
 
+@pytest.mark.long
 def test_tables_whose_moments_an_older_version_left_in_variables_go_on_after_one_save_without_tables(
         mx, tmp_path, monkeypatch):
     """A table without slots was restored, and its moments started at zeros without a word."""
@@ -405,6 +406,7 @@ def large_run(make, tmp_path, steps, saves=(), restored=None, is_converted=True)
     return losses
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["adam", "nadam"])
 def test_deltas_are_small_and_what_is_restored_goes_on_with_the_losses_of_the_run(mx, tmp_path, name):
     """A delta had all rows that have moments."""
@@ -468,6 +470,7 @@ class Sequences:
         return self.session.run([self.seen, self.train], {self.ids: ids, self.labels: labels})[0]
 
 
+@pytest.mark.long
 def test_a_step_from_the_same_state_computes_the_same_bits_and_rounds_the_new_rows_alone_otherwise(v1):
     """Losses of a program went ten times as far from those on variables as after a change of last bits."""
     tables, variables = Sequences(True), Sequences(False)
@@ -516,6 +519,7 @@ def behind_batch_normalization(dtype, converts, steps=30):
             return np.array(losses), sess.run(w)
 
 
+@pytest.mark.long
 def test_gradients_of_rounding_alone_take_tables_about_as_far_from_float64_as_variables(v1):
     """Adam divides a gradient by its size, also one that is nothing but rounding errors: losses on tables and on variables differ
     by 1e-3 there, which looks like a defect. Both are about as far from those of float64."""

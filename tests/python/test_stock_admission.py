@@ -491,6 +491,7 @@ def test_each_part_of_a_partitioned_variable_counts_its_own_keys(mx):
     np.testing.assert_array_equal(seen[:, 0], [3 * START, 0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["mod", "div"])
 @pytest.mark.parametrize("combiner", ["mean", "sum"])
 @pytest.mark.parametrize("optimizer", ["adagrad", "momentum"])

@@ -149,6 +149,7 @@ def test_early_stopping_reads_the_evaluations_of_ids_without_limits_and_admissio
         assert made.evaluate(unlimited.input_fn, steps=1)["global_step"] == step + 3
 
 
+@pytest.mark.long
 def test_a_plain_export_of_rows_that_start_at_random_says_what_to_do(mx, tmp_path):
     settings(mx, None)
     column = tf.feature_column.categorical_column_with_hash_bucket("hash", unlimited.SMALL)

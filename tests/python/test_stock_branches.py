@@ -183,6 +183,7 @@ def test_a_graph_that_evaluates_finds_rows_in_its_branches(v1, graph, use_resour
         assert session.run(rows, {taken: False}).tolist() == [[2.0] * cases.DIM] * 2
 
 
+@pytest.mark.long
 @both
 def test_a_checkpoint_of_branches_goes_on_as_variables_and_back(v1, tmp_path, use_resource):
     paths = {form: str(tmp_path / form) for form in ("stock", "tables")}

@@ -559,6 +559,7 @@ with tf.device(device):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parts", [0, 3])
 def test_tables_on_parameter_servers_are_read_and_refuse_to_be_set(parts):
     from stock_cluster_cases import MODEL, RUN, StockJob

@@ -134,6 +134,7 @@ device = tf.compat.v1.train.replica_device_setter(
     assert plans["items"][0], plans
 
 
+@pytest.mark.long
 def test_the_plan_of_a_saved_graph_with_servers_says_the_same(tmp_path):
     code = PLANS.replace("    plans = convert_graph(v1.get_default_graph(), True)", "", 1)
     code = code.replace('"graph.pbtxt")', '"graph.pbtxt")\nplans = convert_graph(v1.get_default_graph(), True)')
@@ -187,6 +188,7 @@ print(json.dumps({"losses": losses, "rows": [value.tolist() for value in sess.ru
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way, resource", [("session", "0"), ("supervisor", "1")])
 def test_a_session_on_servers_converts_at_its_first_run_with_the_saver_made_before(way, resource, tmp_path):
     found = []

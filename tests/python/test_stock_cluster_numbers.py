@@ -183,6 +183,7 @@ with v1.train.MonitoredTrainingSession(target, is_chief=is_chief, config=config,
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("resource", ["", "1"])
 def test_a_rate_that_is_read_after_a_change_of_it_is_another_one(resource):
     """Both variables were updated with the first rate: the reads seemed to be the same number."""
@@ -205,13 +206,13 @@ with tf.device(device):
     loss = -tf.reduce_sum(rows) - tf.reduce_sum(tf.nn.embedding_lookup([other], ids // 2))
     train = v1.train.GradientDescentOptimizer(1.0).minimize(loss)
     # Locked, as the global step's increments of an optimizer are not: of two at once one may be lost.
-    add = v1.assign_add(step, 151, use_locking=True)
+    add = v1.assign_add(step, 61, use_locking=True)
     every = [tf.nn.embedding_lookup(one, tf.range(50)) for one in (counts, other)]
     plans = convert_graph(v1.get_default_graph(), True)
 assert sum(plan.converts for plan in plans) == 2
 with v1.train.MonitoredTrainingSession(target, is_chief=is_chief, config=config, log_step_count_steps=None) as sess:
     random = np.random.RandomState(index)
-    for _ in range(150):
+    for _ in range(60):
         sess.run(train, {ids: random.randint(0, 50, 20)})
     sess.run(train, {ids: []})
     sess.run(add)
@@ -220,7 +221,7 @@ with v1.train.MonitoredTrainingSession(target, is_chief=is_chief, config=config,
     else:
         # All steps of the other worker are counted.
         end = time.time() + 300
-        while sess.run(step) < 302 and time.time() < end:
+        while sess.run(step) < 122 and time.time() < end:
             time.sleep(0.05)
         print(json.dumps([int(sess.run(step))] + [value.tolist() for value in sess.run(every)]))
 """
@@ -231,7 +232,7 @@ def test_no_update_of_several_workers_is_lost():
     wanted, other = np.zeros(50), np.ones(50)
     for index in range(2):
         random = np.random.RandomState(index)
-        for _ in range(150):
+        for _ in range(60):
             keys = random.randint(0, 50, 20)
             np.add.at(wanted, keys, 1)
             np.add.at(other, keys // 2, 1)
@@ -240,7 +241,7 @@ def test_no_update_of_several_workers_is_lost():
         job.start("worker", 1)
         assert job.finish("worker", 1).strip() == "done"
         steps, counted, others = json.loads(job.finish("worker", 0))
-    assert steps == 302
+    assert steps == 122
     np.testing.assert_array_equal(counted, np.stack([wanted, wanted], 1))
     np.testing.assert_array_equal(others, other[:, None])
 
@@ -263,6 +264,7 @@ def test_synchronous_training_averages_as_tensorflow_does():
         expect_equal(found, alone)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
 def test_gradients_made_dense_give_the_numbers_of_one_process(optimizer):
     """The dense update stands where a sparse one would."""
@@ -312,6 +314,7 @@ def test_penalties_and_rows_that_are_set_leave_a_variable_to_the_servers():
     assert np.isfinite(found["losses"]).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 def test_what_reads_a_variable_behind_its_training_sees_what_that_left(resource):
     """The copy of a reference variable is its memory; the servers were asked where the copy stood, in front of the pushes."""

@@ -165,6 +165,7 @@ def test_an_estimator_evicts_while_it_trains(mx, tmp_path, kind):
     assert all(rows_of(tmp_path / "model")[name] == left[name] for name in hashed)
 
 
+@pytest.mark.long
 def test_another_unit_than_that_of_the_checkpoint_is_refused(mx, tmp_path):
     admissions.admission(mx, 1, 10, eviction_unit="steps")
     made(tmp_path / "model").train(estimators.input_fn, steps=3)
@@ -215,6 +216,7 @@ def test_evaluation_export_and_a_training_without_the_setting_go_by_the_checkpoi
     assert all(before[name] < without[name] for name in before)
 
 
+@pytest.mark.long
 def test_a_training_goes_back_to_variables_whose_rows_are_all_there(mx, tmp_path):
     admissions.admission(mx, 4)
     model = made(tmp_path / "model")

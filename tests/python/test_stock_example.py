@@ -17,6 +17,7 @@ def test_the_example_names_the_package_in_one_line():
         assert [line for line in file if "mx_rec" in line] == ["from mx_rec.util.initialize import init\n"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", [EXAMPLE, pytest.param(UNLIMITED, marks=pytest.mark.slow)],
                          ids=os.path.basename)
 def test_the_example_trains_on_tables_and_keeps_its_promises(example):

@@ -125,6 +125,7 @@ def test_an_id_that_one_of_several_variables_has_not_is_refused_by_its_name_befo
             session.run(held[2], {ids[2]: [8]})
 
 
+@pytest.mark.long
 @both
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam", "lazy_adam"])
 def test_updates_that_wait_for_batch_normalization_are_one_op(v1, optimizer, use_resource):
@@ -144,6 +145,7 @@ def test_updates_that_wait_for_batch_normalization_are_one_op(v1, optimizer, use
     assert [op.get_attr("N") for op in needed(seen[-1])["MxRecUpdate"]] == [3]
 
 
+@pytest.mark.long
 @both
 @pytest.mark.parametrize("optimizer, max_norm", [("adam", None), ("ftrl", 0.4), ("momentum", None)])
 def test_bags_that_nothing_fills_are_pooled_where_they_are_read(v1, optimizer, max_norm, use_resource):
@@ -230,6 +232,7 @@ def test_gradients_that_something_changes_take_the_rows_of_their_lookups(v1, cha
     assert types["MxRecUpdate"] == types["MxRecIdOffset of many"] == 1 and "MxRecIdOffset" not in types
 
 
+@pytest.mark.long
 @both
 @pytest.mark.parametrize("optimizer", ["adagrad", "sgd"])
 def test_variables_of_one_and_of_three_dimensions_share_the_ops_of_matrices(v1, optimizer, use_resource):
@@ -289,6 +292,7 @@ def test_what_waits_for_an_update_and_for_another_op_waits_for_both(v1, graph, u
     assert needed(counted)["MxRecUpdate"] and any(op.type.startswith("AssignAdd") for op in ops)
 
 
+@pytest.mark.long
 @both
 def test_parts_of_a_model_with_other_optimizers_find_their_rows_by_one_op(v1, use_resource):
     """FTRL touches the first row for a bag without ids, Adagrad does not: their bags are two ops."""
@@ -519,6 +523,7 @@ def pooled_model(v1, made, ids, optimizer=None):
     return pooled, (optimizer or v1.train.AdagradOptimizer(0.1)).minimize(loss)
 
 
+@pytest.mark.long
 def test_a_run_of_one_of_several_bags_needs_its_own_placeholder_and_makes_no_other_row(v1, monkeypatch, tmp_path):
     found = []
     for passes in (True, False):
@@ -571,6 +576,7 @@ def test_a_run_of_one_of_several_bags_needs_its_own_placeholder_and_makes_no_oth
         support.assert_same_bits(one, other)
 
 
+@pytest.mark.long
 @both
 def test_bags_by_the_vectors_of_others_and_behind_a_control_dependency_stay_alone(v1, use_resource):
     seen = []

@@ -115,6 +115,7 @@ def test_slots_alone_that_start_so_keep_the_variable(is_on, trained, resource, o
         yield model.trained(session, range(5))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("optimizer", ["momentum"])
 @support.run_by(both)

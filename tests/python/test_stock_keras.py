@@ -281,6 +281,7 @@ def test_a_model_that_its_first_batch_builds_is_on_tables(mx, graph, session):
         np.testing.assert_allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+@pytest.mark.long
 def test_callbacks_see_and_restore_the_weights_of_variables(mx, graph, session, tmp_path):
     """The rate grows until the loss does, and the best weights come back, also from the file."""
     callbacks = tf.keras.callbacks
@@ -311,6 +312,7 @@ def test_callbacks_see_and_restore_the_weights_of_variables(mx, graph, session, 
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.long
 def test_weights_that_are_read_one_by_one_grow_the_graph_twice(mx, graph, session):
     """Keras reads those of each layer by a run of its own."""
     keras = tf.keras

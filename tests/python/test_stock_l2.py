@@ -201,6 +201,7 @@ def test_a_penalty_in_the_mean_over_examples_and_a_scale_that_is_fed(mx):
     expect_as_written(make)
 
 
+@pytest.mark.long
 def test_sparse_lookups_and_parts_of_a_partitioned_variable(mx):
     """Bags of distinct ids; in each part the rows of that part. Bags without ids have the row 0, as in TensorFlow."""
     mx(stock_tables=options())

@@ -81,6 +81,7 @@ def test_a_pooled_lookup_and_its_update_are_one_op_each(special_rows, combiner, 
     assert not leftovers(found[-1]) and types_of(found[-1])["MxRecUpdate"] == 1
 
 
+@pytest.mark.long
 @both
 def test_lookups_with_a_norm_and_without_share_an_op(special_rows, use_resource):
     found = []
@@ -108,6 +109,7 @@ def test_lookups_with_a_norm_and_without_share_an_op(special_rows, use_resource)
     assert [update.get_attr(name) for name in "NBL"] == [4, 4, 4]
 
 
+@pytest.mark.long
 def test_embedding_columns_of_an_input_layer(special_rows):
     found = []
 

@@ -62,6 +62,7 @@ def test_random_programs_have_tables_and_variables(v1):
     assert 5 < tables < len(plans) - 5 and 0 < sum(plan.pieces is not None for plan in plans) < tables
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["a batch", "a row", "a number"])
 def test_a_program_that_sees_something_else_is_found_out(graph, monkeypatch, what, tmp_path):
     player = program_runs.Player

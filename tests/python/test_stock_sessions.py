@@ -121,6 +121,7 @@ def test_pooled_rows_and_rows_without_ids_are_those_of_the_variable(everything, 
     assert (plans["w"].pieces is not None) == (optimizer != "sgd")
 
 
+@pytest.mark.long
 def test_two_pooled_lookups_and_a_clipped_gradient_keep_the_ops_of_tensorflow(everything):
     def rows_of(variable, ids):
         one_bag = tf.nn.safe_embedding_lookup_sparse(variable, bags_with_empty_rows(ids), combiner="mean")
@@ -325,6 +326,7 @@ def test_scores_of_all_rows_in_the_graph_that_trains_are_those_of_the_variable(m
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_initializers_of_a_variable_and_of_its_slots_run_together(mx):
     """A slot that was read while the other emptied the table was an error, `ABORTED`, in three runs of four."""
     rows = 20000

@@ -34,6 +34,7 @@ def test_rows_on_disk_give_the_numbers_of_the_variable(mx, tmp_path, optimizer):
     assert cases.expect_equal(build(optimizer), ["w"])["w"].pieces
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_a_variable_fills_rows_on_disk_and_goes_on(mx, tmp_path):
     def run(steps, restored, is_converted):
         with tf.Graph().as_default() as graph:

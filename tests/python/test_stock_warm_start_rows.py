@@ -56,6 +56,7 @@ def test_rows_without_limits_start_with_rows_without_limits(mx, tmp_path):
     assert tables_of(tmp_path / "again") == tables_of(tmp_path / "warm") == tables_of(tmp_path / "source")
 
 
+@pytest.mark.long
 def test_rows_without_limits_cannot_start_a_variable(mx, tmp_path):
     unlimited.unlimited(mx)
     unlimited.train(unlimited.linear(tmp_path / "source", unlimited.SMALL), 2)
@@ -113,6 +114,7 @@ def test_rows_that_a_warm_start_brings_are_admitted(mx, tmp_path, sources, expec
     np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+@pytest.mark.long
 def test_a_list_of_expressions_brings_the_counts_of_keys(mx, tmp_path):
     made = model([1000, 4], "rows")
     mx(stock_tables=options(access_threshold=20))
@@ -222,6 +224,7 @@ tf.estimator.Estimator(
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_process_that_is_killed_before_its_first_checkpoint_starts_again(mx, tmp_path, sources, expected, which):
     made = model([60, 4], "rows")

@@ -125,6 +125,7 @@ def test_two_lookups_of_a_variable_one_without_weights(use_resource):
     fused(found[-1], 3)
 
 
+@pytest.mark.long
 @both
 def test_feature_columns_with_weights(use_resource):
     """Of an input layer and of a linear model, whose rows have one float."""
@@ -208,6 +209,7 @@ def test_a_bag_whose_weights_add_up_to_nothing_is_what_tensorflow_makes_of_it():
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.long
 @both
 def test_a_training_goes_on_from_a_checkpoint_of_either_kind(tmp_path, use_resource):
     """Four steps, a checkpoint, and four more: with variables and with tables, before and behind it."""
@@ -228,6 +230,7 @@ def test_a_training_goes_on_from_a_checkpoint_of_either_kind(tmp_path, use_resou
     cases.both_halves(tmp_path, steps)
 
 
+@pytest.mark.long
 @both
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
 def test_a_lookup_in_a_branch(optimizer, use_resource):

@@ -102,6 +102,7 @@ def test_a_keras_model_is_compiled_again(session, first, second, same):
     yield made.get_weights()
 
 
+@pytest.mark.long
 def test_a_model_whose_rows_are_drawn_is_compiled_again(said):  # noqa: F811
     """What Keras initializes rows with by itself; its draws are not TensorFlow's, so both begin with rows that are set."""
     keras = tf.keras
@@ -120,6 +121,7 @@ def test_a_model_whose_rows_are_drawn_is_compiled_again(said):  # noqa: F811
     warned(said, 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_first", [False, True], ids=["thawed", "frozen"])
 def test_a_layer_is_frozen_and_thawed(said, is_first):  # noqa: F811
     """A table that later steps leave alone stays one; a variable that no step trained at first stays a variable."""
@@ -149,6 +151,7 @@ def test_a_function_that_is_kept_keeps_its_step(session):
     yield made.get_weights()
 
 
+@pytest.mark.long
 def test_two_models_of_one_embedding_train_by_turns(said):
     """The training function of the second is made after the first has trained; functions that showed the lookup itself go on."""
     keras = tf.keras
@@ -172,6 +175,7 @@ def test_two_models_of_one_embedding_train_by_turns(said):
     warned(said)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["adagrad", "momentum"])
 @support.run_by(both, "said", names=[], times=1)
 def test_an_initializer_that_was_made_while_there_were_tables_starts_slots_too(is_on, optimizer):
@@ -222,6 +226,7 @@ def test_what_was_set_between_goes_on(said, way):
     warned(said)
 
 
+@pytest.mark.long
 def test_training_ops_that_are_made_in_a_loop_end_the_change(said, monkeypatch):
     monkeypatch.setattr(back, "_MOST", 3)
 
@@ -239,6 +244,7 @@ def test_training_ops_that_are_made_in_a_loop_end_the_change(said, monkeypatch):
     warned(said, 3)
 
 
+@pytest.mark.long
 @support.run_by(both, "said", names=[], times=1)
 def test_bags_branches_and_lookups_that_share_ops_are_as_before(is_on):
     users, items = [v1.get_variable(name, [ROWS, DIM], initializer=v1.constant_initializer(start)) for name, start
@@ -294,6 +300,7 @@ def test_a_saver_of_before_saves_and_restores_variables(said, tmp_path):
     warned(said)
 
 
+@pytest.mark.long
 @support.run_by(both, "said", names=["items", "users"], times=1)
 def test_values_are_read_by_ops_that_can_be_fetched(is_on):
     """"Operation 'save/Read/ReadVariableOp' has been marked as not fetchable": it was of a Saver that had been built anew."""
@@ -448,6 +455,7 @@ def test_gradients_of_others_leave_tables_alone(said):
         model.trained(session, range(2))
 
 
+@pytest.mark.long
 @support.run_by(both, "said", names=["items"], times=1)
 def test_assignments_of_before_run_on_what_is_a_variable_again(is_on):
     model = Model(True, "adagrad")
@@ -467,6 +475,7 @@ def test_assignments_of_before_run_on_what_is_a_variable_again(is_on):
             yield model.all_rows(session)
 
 
+@pytest.mark.long
 @support.run_by(both, "said", times=1)
 def test_gradients_asked_by_hand_are_those_of_variables(is_on):
     model = Model(False, "sgd")
@@ -527,6 +536,7 @@ def scoped(name, *arguments):
         return Model(*arguments)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first,second", [("adagrad", "rmsprop"), ("sgd", "sgd")])
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 def test_a_model_that_is_added_trains_on_tables_of_its_own_and_all_go_back(said, first, second, resource):
@@ -571,6 +581,7 @@ def test_an_optimizer_that_was_run_keeps_no_later_model_from_tables(is_on):  # n
         yield session.run(wide)
 
 
+@pytest.mark.long
 @support.run_by(in_sessions, "said", names=["items/embeddings", "items_1/embeddings", "items_2/embeddings"])
 def test_models_of_keras_that_follow_each_other_are_tables(session):
     for turn, name in enumerate(("adam", "sgd", "rmsprop")):

@@ -126,6 +126,7 @@ class Listed(cases.Case):
         return spec
 
 
+@pytest.mark.long
 def test_tables_and_variables_may_be_given_as_objects(dynamic, models, tmp_path):
     dense = lambda: get_dense_and_sparse_variable()[0]  # noqa: E731
     sparse = lambda: get_dense_and_sparse_variable()[1][:1]  # noqa: E731
@@ -142,6 +143,7 @@ def test_tables_and_variables_may_be_given_as_objects(dynamic, models, tmp_path)
             assert_same_kernels(variables, models[0])
 
 
+@pytest.mark.long
 def test_a_certain_checkpoint_is_taken_where_one_is_named(dynamic, models, tmp_path):
     for form, path in (("str", models[2] + "/model.ckpt-3"), ("settings", settings(models[2] + "/model.ckpt-6"))):
         tables, variables = started(tmp_path / form, path)
@@ -151,6 +153,7 @@ def test_a_certain_checkpoint_is_taken_where_one_is_named(dynamic, models, tmp_p
         assert_same_kernels(variables, models[2], step)
 
 
+@pytest.mark.long
 def test_later_paths_replace_what_earlier_ones_brought(dynamic, models, tmp_path):
     tables, variables = started(tmp_path / "new", settings(
         models, [".*", ["user_table", "item_table"], "dense_1"], None, [None, {}, None]))
@@ -165,6 +168,7 @@ def test_later_paths_replace_what_earlier_ones_brought(dynamic, models, tmp_path
     assert_from((ITEM, tables), models[0], SLOTS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_lists_of_one_path_and_previous_names_work(dynamic, models, tmp_path, kind):
     swapped = {"dense/bias": "dense/bias"}

@@ -57,6 +57,7 @@ def test_a_path_may_be_relative_and_have_spaces_and_other_letters(old, tmp_path,
         assert_rows(start(tmp_path / str(number), path), str(tmp_path / "ein \u00e4lteres Modell"))
 
 
+@pytest.mark.long
 def test_a_path_may_be_of_another_file_system(old, tmp_path, monkeypatch):
     """file:// is the one that is here; the local copies go with the graph."""
     scratch = tmp_path / "scratch"
@@ -70,6 +71,7 @@ def test_a_path_may_be_of_another_file_system(old, tmp_path, monkeypatch):
     assert len(list(scratch.iterdir())) < 2
 
 
+@pytest.mark.long
 def test_an_interrupted_replacement_of_the_tables_is_put_back(old, tmp_path):
     """The process that renamed them is dead, and its second rename never came."""
     os.rename(old + "/sparse-model.ckpt-6", old + "/.sparse-model.ckpt-6.old-999999999-0")
@@ -77,6 +79,7 @@ def test_an_interrupted_replacement_of_the_tables_is_put_back(old, tmp_path):
     assert_rows(tables, old)
 
 
+@pytest.mark.long
 def test_a_saved_model_is_a_source_as_in_tensorflow(old, tmp_path):
     def receiver():
         features = {"user": tf.compat.v1.placeholder(tf.int64, [None, 2]),
@@ -133,6 +136,7 @@ def test_a_model_without_tables_has_tensorflows_warm_start_and_several_paths(mx,
         model_without_tables(tmp_path / "e", settings([str(tmp_path / "nowhere")], [".*"]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slots", [False, True], ids=["rows", "rows and slots"])
 def test_another_optimizer_starts_with_its_own_fresh_slots(old, tmp_path, slots):
     """The slots of the earlier one do no harm: after a step the tables are those of a start without them."""

@@ -6,11 +6,24 @@ import warnings
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 warnings.filterwarnings("ignore", category=FutureWarning)
+HERE = os.path.dirname(os.path.abspath(__file__))
 # At the end, where an installed copy would be, too.
-sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.append(os.path.dirname(HERE))
+sys.path.append(os.path.join(HERE, "..", "..", "..", "tests", "python"))
 
 import pytest  # noqa: E402
+import unread  # noqa: E402
+
+unread.let_xla_rest()
+
 import tensorflow as tf  # noqa: E402
+
+
+def pytest_collection_finish(session):
+    """Spends less time where no test looks."""
+    del session
+    unread.leave_out()
+    unread.collect_seldom()
 
 
 @pytest.fixture(autouse=True)
