@@ -294,7 +294,6 @@ SAVERS = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("kind", sorted(SAVERS))
 def test_a_saver_that_was_made_before_saves_and_restores_the_tables(resource, kind, tmp_path, said):
@@ -476,7 +475,6 @@ def test_two_sessions_run_a_graph_one_after_another_and_at_once(is_on):
     yield from support.in_threads(run, [support.new_session() for _ in range(2)])
 
 
-@pytest.mark.long
 def test_first_runs_of_two_sessions_at_once_convert_once(caplog):
     caplog.set_level("INFO", "mx_rec")
     for _ in range(5):

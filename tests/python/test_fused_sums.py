@@ -242,7 +242,6 @@ def test_rows_that_something_else_reads_stay():
     assert "Square" in reasons[0] and "too" in reasons[0] and "waits for" in reasons[1]
 
 
-@pytest.mark.long
 @support.run_by(cases.alike, moves=1, use_dynamic=True)
 def test_branches_and_loops_give_the_same_bits(run):
     source, ids, label = batches(True)

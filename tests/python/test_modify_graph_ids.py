@@ -140,7 +140,6 @@ def test_feature_specs_give_the_same_with_two_tables_and_repeated_columns():
     cases.alike(script, moves=2, forms=(STEP, AHEAD, SPECS))
 
 
-@pytest.mark.long
 def test_lookups_without_gradients_make_rows_too():
     def build(run, batch):
         learned, fixed = run.table("learned"), run.table("fixed")
@@ -209,7 +208,6 @@ def test_bare_gradients_after_do_merge_lookup():
     cases.alike(lambda run: trained(run, build, ["LazyAdam_momentum"]), moves=2)
 
 
-@pytest.mark.long
 def test_padding_keys_are_not_trained():
     def build(run, batch):
         table = run.table(padding_keys=[-50, 6], padding_keys_mask=True, padding_keys_len=24)

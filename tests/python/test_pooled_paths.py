@@ -230,7 +230,6 @@ def test_an_unknown_rank_is_pooled_when_it_is_known(graph, session, dynamic):
         sess.run(vector, {ids: 3})
 
 
-@pytest.mark.long
 def test_steps_evaluations_and_removals_at_once_see_whole_rows(graph, session, dynamic):
     """Every row is one number in all columns, whoever reads it: pooled vectors are so too."""
     import threading

@@ -180,7 +180,6 @@ with tf.compat.v1.Session() as sess:
 """
 
 
-@pytest.mark.long
 def test_a_killed_training_leaves_nothing_in_its_directories(tmp_path):
     script = SCRIPT.format(here=os.path.dirname(os.path.abspath(__file__)), directory=str(tmp_path))
     process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

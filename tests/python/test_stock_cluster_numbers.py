@@ -183,7 +183,6 @@ with v1.train.MonitoredTrainingSession(target, is_chief=is_chief, config=config,
 """
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("resource", ["", "1"])
 def test_a_rate_that_is_read_after_a_change_of_it_is_another_one(resource):
     """Both variables were updated with the first rate: the reads seemed to be the same number."""

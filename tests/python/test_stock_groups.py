@@ -523,7 +523,6 @@ def pooled_model(v1, made, ids, optimizer=None):
     return pooled, (optimizer or v1.train.AdagradOptimizer(0.1)).minimize(loss)
 
 
-@pytest.mark.long
 def test_a_run_of_one_of_several_bags_needs_its_own_placeholder_and_makes_no_other_row(v1, monkeypatch, tmp_path):
     found = []
     for passes in (True, False):

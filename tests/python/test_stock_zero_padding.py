@@ -218,7 +218,6 @@ def test_a_penalty_on_all_rows_is_that_of_the_rows_that_are_no_padding(mx, use_r
     np.testing.assert_allclose(tables.rows["w"], written.rows["w"], rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
 
 
-@pytest.mark.long
 @both
 def test_runs_beside_the_training_and_goes_on_from_checkpoints_of_either_kind(tmp_path, use_resource):
     """Scores of items that are only fetched, the value with zeros, a batch of padding, an empty one, and four steps

@@ -244,7 +244,6 @@ def test_training_ops_that_are_made_in_a_loop_end_the_change(said, monkeypatch):
     warned(said, 3)
 
 
-@pytest.mark.long
 @support.run_by(both, "said", names=[], times=1)
 def test_bags_branches_and_lookups_that_share_ops_are_as_before(is_on):
     users, items = [v1.get_variable(name, [ROWS, DIM], initializer=v1.constant_initializer(start)) for name, start
@@ -455,7 +454,6 @@ def test_gradients_of_others_leave_tables_alone(said):
         model.trained(session, range(2))
 
 
-@pytest.mark.long
 @support.run_by(both, "said", names=["items"], times=1)
 def test_assignments_of_before_run_on_what_is_a_variable_again(is_on):
     model = Model(True, "adagrad")

@@ -71,7 +71,6 @@ def test_a_path_may_be_of_another_file_system(old, tmp_path, monkeypatch):
     assert len(list(scratch.iterdir())) < 2
 
 
-@pytest.mark.long
 def test_an_interrupted_replacement_of_the_tables_is_put_back(old, tmp_path):
     """The process that renamed them is dead, and its second rename never came."""
     os.rename(old + "/sparse-model.ckpt-6", old + "/.sparse-model.ckpt-6.old-999999999-0")
