@@ -30,18 +30,19 @@ def pytest_configure(config):
 
 
 def leave_out_of_short_form(config, items):
-    """Leaves one case of each test; which one depends on the test's name alone.
+    """Leaves one case of each test, of those that are not long; which one depends on the test's name alone.
 
     So each of the optimizers, say, is in the cases of some tests, and every process and run has the same ones.
     """
+    quick = [item for item in items if not item.get_closest_marker("long")]
+    kept = {item for item in quick if item.get_closest_marker("slow")}
     cases = {}
-    for item in items:
-        if not item.get_closest_marker("slow"):
+    for item in quick:
+        if item not in kept:
             cases.setdefault(item.nodeid.split("[")[0], []).append(item)
-    kept = {item for item in items if item.get_closest_marker("slow")}
     for name, found in cases.items():
         kept.add(found[binascii.crc32(name.encode()) % len(found)])
-    kept = [item for item in items if item in kept and not item.get_closest_marker("long")]
+    kept = [item for item in quick if item in kept]
     left = set(items) - set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item in left])
     items[:] = kept
