@@ -151,3 +151,26 @@ def test_rows_that_are_drawn_start_again_and_keep_their_keys_and_slots(mx, graph
             sess.run(train, {ids: there})
         sess.run(own)
         np.testing.assert_array_equal(sess.run(content[0])[1], found)
+
+
+@KINDS
+def test_more_rows_than_memory_has_start_again(mx, graph, tmp_path, use_resource):
+    """It was an error: all rows were brought into memory at once."""
+    mx(stock_tables=StockTables(least_rows=1, memory_rows=7, ssd_data_path=[str(tmp_path)]))
+    w = v1.get_variable("w", [ROWS, DIM], initializer=v1.constant_initializer(0.25), use_resource=use_resource)
+    ids = v1.placeholder(tf.int64, [None])
+    optimizer = v1.train.AdagradOptimizer(0.1)
+    train = optimizer.minimize(tf.reduce_sum(tf.square(tf.nn.embedding_lookup(w, ids) - 1.0)))
+    init, of_slots = v1.global_variables_initializer(), v1.variables_initializer(optimizer.variables())
+    slot = optimizer.get_slot(w, "accumulator")
+    with support.new_session() as sess:
+        sess.run(init)
+        for first in range(0, ROWS, 6):
+            sess.run(train, {ids: range(first, first + 6)})
+        rows, sums = sess.run(w), sess.run(slot)
+        assert converted(graph) and (rows != 0.25).all() and (sums > 0.5).all()
+        sess.run(w.initializer)
+        assert (sess.run(w) == 0.25).all()
+        np.testing.assert_array_equal(sess.run(slot), sums)
+        sess.run(of_slots)
+        np.testing.assert_allclose(sess.run(slot), 0.1, rtol=1e-6)

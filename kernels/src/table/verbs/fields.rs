@@ -278,8 +278,11 @@ impl Table {
             Ok(())
         })?;
         drop(snapshot);
+        // Those of one turn are in memory together.
+        let in_memory = self.tier().map(|tier| tier.setup.ram_rows as usize);
+        let most = STARTED.min(in_memory.unwrap_or(STARTED));
         let mut count = 0;
-        for keys in started.chunks(STARTED) {
+        for keys in started.chunks(most) {
             match self.start_fields_of(pool, keys, fields) {
                 Ok(rows) => count += rows,
                 Err(error) if error.kind() == Kind::Aborted => break,
