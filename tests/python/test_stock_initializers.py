@@ -6,7 +6,9 @@ import tensorflow as tf
 
 import stock_cases as cases
 import support
+from mx_rec.edits.upstream import upstream
 from mx_rec.stock.convert import converted
+from mx_rec.stock.select import convert_graph
 from mx_rec.util.stock_tables import StockTables
 
 v1 = tf.compat.v1
@@ -174,3 +176,33 @@ def test_more_rows_than_memory_has_start_again(mx, graph, tmp_path, use_resource
         np.testing.assert_array_equal(sess.run(slot), sums)
         sess.run(of_slots)
         np.testing.assert_allclose(sess.run(slot), 0.1, rtol=1e-6)
+
+
+@KINDS
+@pytest.mark.parametrize("start", ["constant", "parts"])
+def test_a_warm_start_comes_after_the_initializers_of_slots_that_run_with_it(v1, tmp_path, start, use_resource):
+    """Each was started while the table was loaded: what was loaded of it could be lost."""
+    saved, expected = str(tmp_path / "at"), {}
+    for has_tables in (False, True):
+        with tf.Graph().as_default() as graph:
+            v1.train.get_or_create_global_step()
+            model = Model(v1, start, "adagrad", use_resource)
+            if not has_tables:
+                support.keep_variables()
+            else:
+                assert all(plan.converts for plan in convert_graph(graph, True))
+                v1.train.warm_start(saved, vars_to_warm_start=["w.*"])
+                for one in converted(graph):
+                    needed = upstream([variable.initializer for variable in model.parts
+                                       if variable.op.name == one.plan.name], control_inputs=True)
+                    assert all(slot.initializer in needed for slot in model.others if slot.op.name.startswith(
+                        one.plan.name + "/"))
+            with support.new_session() as sess:
+                sess.run([one.initializer for one in v1.global_variables()])
+                if not has_tables:
+                    sess.run(model.train, {model.ids: range(ROWS)})
+                    v1.train.Saver().save(sess, saved)
+                values = {one.op.name: sess.run(one) for one in model.parts + model.others if "w" in one.op.name}
+                for name, value in values.items():
+                    np.testing.assert_array_equal(value, expected.setdefault(name, value), err_msg=name)
+    assert len(expected) == 2 * len(model.parts)

@@ -50,18 +50,19 @@ def replace_initializers(rows: Rows, clear: tf.Operation, objects: Dict[str, Any
     slots = {slot.variable: slot for slot in plan.slots}
     for assign in assigns:
         slot = slots.get(assign.inputs[0].op.name)
-        if value is None or assign is not assigns[0]:
+        sets_all = slot is None and value is not None
+        if not sets_all:
             graph.prevent_feeding(assign.inputs[1])
-        if slot is None and (plan.on_servers or not slots and plan.part is None):
-            replace_waiting(assign, [clear])
-            run_instead(assign, clear)
-            continue
         replace_waiting(assign, [clear], of=of_all)
-        if slot is None and value is not None:
+        if slot is None and (plan.on_servers or not slots and plan.part is None):
+            alone = clear
+        elif sets_all:
             change(rows, assign)
             continue
-        alone = refuse_start(table, slot, servers) if plan.on_servers else start_op(
-            table, plan, slot)
+        elif plan.on_servers:
+            alone = refuse_start(table, slot, servers)
+        else:
+            alone = start_op(table, plan, slot)
         replace_waiting(assign, [alone])
         run_instead(assign, alone)
     for name in [plan.name] + list(slots):

@@ -279,11 +279,14 @@ class VariableStarts:
                 # Whatever empties the table sets it then.
                 replace_waiting(one.clear, [started])
                 start_by(self._graph, one, started)
-                for key in one.objects:
-                    for variable in one.objects[key]:
-                        if variable.op.name == name:
-                            variable._initializer_op = started  # pylint: disable=protected-access
-                with tf.control_dependencies([one.clear]):
+                # What starts a slot by itself is over before, if a run asks for both.
+                before = [one.clear]
+                for variable in itertools.chain.from_iterable(one.objects.values()):
+                    if variable.op.name == name:
+                        variable._initializer_op = started  # pylint: disable=protected-access
+                    elif not one.plan.on_servers:
+                        before.append(variable.initializer)
+                with tf.control_dependencies(before):
                     op = _load_op(one, start) if start.path is not None else \
                         self._fill_op(one, start, rules_of(one.rules_of_values), done[-1:])
             started._add_control_input(op)  # pylint: disable=protected-access

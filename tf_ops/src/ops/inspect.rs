@@ -2,7 +2,7 @@
 
 use super::fields::{fields, FIELDS, INITIAL};
 use super::lists::{members, Tensors};
-use super::support::{on, table, HANDLE};
+use super::support::{expect_rank, on, table, HANDLE};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
@@ -57,20 +57,22 @@ impl OpKernel for Clear {
         let keys = inputs.one()?;
         on(&table, || {
             let fields = fields(&names, &initial)?;
-            let keys =
-                match (fields.as_slice(), keys.values::<i64>()?) {
-                    (_, []) => i64::MIN..=i64::MAX,
-                    ([_, ..], &[first, last]) => first..=last,
-                    (_, keys) => return Err(Error::invalid(
-                        "keys must be the first key and the last one of rows whose fields start \
-                         afresh, or none",
-                    )
-                    .with("keys", keys.len())
-                    .with("fields", fields.len())),
-                };
+            expect_rank(&keys, 1)?;
+            let keys = keys.values::<i64>()?;
+            let range = match (fields.as_slice(), keys) {
+                (_, []) => i64::MIN..=i64::MAX,
+                ([_, ..], &[first, last]) => first..=last,
+                _ => {
+                    let what = "keys must be the first and the last one of the rows whose fields \
+                                start afresh, or none";
+                    return Err(Error::invalid(what)
+                        .with("keys", keys.len())
+                        .with("fields", fields.len()));
+                }
+            };
             let cleared = match fields.as_slice() {
                 [] => table.clear(),
-                fields => table.start_fields(pool()?, fields, keys)?,
+                fields => table.start_fields(pool()?, fields, range)?,
             };
             context.set_scalar(0, cleared as i64)
         })

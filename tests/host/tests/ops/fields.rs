@@ -237,11 +237,7 @@ fn an_update_between_reading_and_writing_is_not_lost() {
 fn wrong_fields_and_offsets_are_refused_and_change_nothing() {
     let graph = Graph::new();
     let runs = TwoRuns::new(&graph);
-    let clear = runs.table.node("MxRecClear").inputs(&[]);
-    let clear = clear
-        .input(graph.constant(&Tensor::vector::<f32>(&[])))
-        .input(graph.constant(&Tensor::vector::<i64>(&[])))
-        .first();
+    let clear = runs.table.clear_all();
     let strange: Vec<_> = [
         (&[("a/b", 0.0)][..], "a/b"),
         (&[("", 0.0), ("", 0.0)], "twice"),
@@ -253,11 +249,8 @@ fn wrong_fields_and_offsets_are_refused_and_change_nothing() {
         let read = fields.read(&runs.table, runs.fed[0], runs.fed[1]);
         let old: Vec<_> = fields.names.iter().map(|_| runs.given[1]).collect();
         let written = fields.write(&runs.table, runs.given[0], &old, &old);
-        let cleared = runs.table.node("MxRecClear").inputs(&fields.names);
-        let cleared = cleared.input(fields.initial);
-        let cleared = cleared
-            .input(graph.constant(&Tensor::vector::<i64>(&[])))
-            .first();
+        let all = graph.constant(&Tensor::vector::<i64>(&[]));
+        let cleared = runs.table.clear((&fields.names, fields.initial), all);
         (read.output(0), written, cleared, part)
     })
     .collect();
@@ -282,6 +275,17 @@ fn wrong_fields_and_offsets_are_refused_and_change_nothing() {
         refuse(refused, INVALID, [writes, part]);
         let refused = runs.session.run(&[], &[cleared], &[]).err();
         refuse(refused, INVALID, [clears, part]);
+    }
+    for (named, keys) in [
+        (&[][..], Tensor::vector(&[1_i64, 2])),
+        (&[("", 0.0)], Tensor::vector(&[1_i64])),
+        (&[("own", 0.0)], Tensor::vector(&[1_i64, 2, 3])),
+        (&[("", 0.0)], Tensor::new(&[], &[1_i64])),
+    ] {
+        let (fields, given) = (Fields::new(&graph, named), graph.placeholder::<i64>(&None));
+        let cleared = runs.table.clear((&fields.names, fields.initial), given);
+        let refused = runs.session.run(&[(given, &keys)], &[cleared], &[]).err();
+        refuse(refused, INVALID, [clears, "keys"]);
     }
     let never = Tensor::vector(&[0_i64, 12345]);
     refuse(runs.read(&never, &two).err(), INVALID, [reads, "offset"]);

@@ -136,11 +136,7 @@ fn a_key_that_was_removed_or_cleared_starts_afresh() {
     let embedding = table.embed(lookup);
     let updated = table.descend(lookup.0, grad);
     let remove = table.node("MxRecRemove").input(ids).first();
-    let clear = table.node("MxRecClear").inputs(&[]);
-    let clear = clear
-        .input(graph.constant(&Tensor::vector::<f32>(&[])))
-        .input(graph.constant(&Tensor::vector::<i64>(&[])))
-        .first();
+    let clear = table.clear_all();
     let session = Session::new(&graph).expect("a session");
     let keys = Tensor::vector(&[1_i64, 2, 3]);
     let ones = Tensor::new(&[3, DIM as i64], &[1.0_f32; 3 * DIM]);

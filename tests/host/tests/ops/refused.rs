@@ -54,11 +54,7 @@ fn an_update_over_a_cleared_table_ends_with_aborted() {
     let (offsets, _) = table.id_offset(ids);
     let updated = table.descend(old, grad);
     let lookup = table.read(old, &[], [&[], &[], &[]]);
-    let clear = table.node("MxRecClear").inputs(&[]);
-    let clear = clear
-        .input(graph.constant(&Tensor::vector::<f32>(&[])))
-        .input(graph.constant(&Tensor::vector::<i64>(&[])))
-        .first();
+    let clear = table.clear_all();
     let session = Session::new(&graph).expect("a session");
     let keys = Tensor::vector(&[1_i64, 2]);
     let run = |fetch| session.get(&[(ids, &keys)], &[fetch]);

@@ -61,6 +61,23 @@ impl<'g> Table<'g> {
         self.graph.node(op).input(self.handle)
     }
 
+    /// How many rows an op removes; or, if fields are named, of how many it starts these afresh.
+    pub(crate) fn clear(
+        &self,
+        (names, initial): (&[Output<'g>], Output<'g>),
+        keys: Output<'g>,
+    ) -> Output<'g> {
+        let node = self.node("MxRecClear").inputs(names);
+        node.input(initial).input(keys).first()
+    }
+
+    /// How many rows an op removes, which are all.
+    pub(crate) fn clear_all(&self) -> Output<'g> {
+        let none = self.graph.constant(&Tensor::vector::<f32>(&[]));
+        let all = self.graph.constant(&Tensor::vector::<i64>(&[]));
+        self.clear((&[], none), all)
+    }
+
     /// Offsets and inverse of a training lookup.
     pub(crate) fn id_offset(&self, ids: Output<'g>) -> (Output<'g>, Output<'g>) {
         let node = resolve(self.graph, &[self.handle], &[ids], [&[], &[]]);
